@@ -1,0 +1,75 @@
+"""Agents that survive: a run is an event-sourced aggregate, its journal is the only truth."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agent_es.decider import Decider, Decision, Fail, Finish, ScriptedDecider
+    from agent_es.errors import AgentError, NotApplied, OutcomeUnknown
+    from agent_es.run import AgentRun
+    from agent_es.runtime import Runner
+    from agent_es.state import RunState, Status, Step
+    from agent_es.store import RunStore
+    from agent_es.telemetry import Notice
+    from agent_es.tools import CallTool, Effect, Retry, ToolContext, ToolSpec, tool
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "AgentError": "errors",
+    "AgentRun": "run",
+    "CallTool": "tools",
+    "Decider": "decider",
+    "Decision": "decider",
+    "Effect": "tools",
+    "Fail": "decider",
+    "Finish": "decider",
+    "NotApplied": "errors",
+    "Notice": "telemetry",
+    "OutcomeUnknown": "errors",
+    "Retry": "tools",
+    "RunState": "state",
+    "RunStore": "store",
+    "Runner": "runtime",
+    "ScriptedDecider": "decider",
+    "Status": "state",
+    "Step": "state",
+    "ToolContext": "tools",
+    "ToolSpec": "tools",
+    "tool": "tools",
+}
+
+__all__ = [
+    "AgentError",
+    "AgentRun",
+    "CallTool",
+    "Decider",
+    "Decision",
+    "Effect",
+    "Fail",
+    "Finish",
+    "NotApplied",
+    "Notice",
+    "OutcomeUnknown",
+    "Retry",
+    "RunState",
+    "RunStore",
+    "Runner",
+    "ScriptedDecider",
+    "Status",
+    "Step",
+    "ToolContext",
+    "ToolSpec",
+    "tool",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for: the package costs nothing until it is used."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'agent_es' has no attribute {name!r}")
+    return getattr(import_module(f"agent_es.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

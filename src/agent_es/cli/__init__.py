@@ -1,0 +1,5 @@
+"""The command ``agent-es``."""
+
+
+def main() -> None:
+    """Run it."""

@@ -1,0 +1,146 @@
+"""Every error that agent_es raises.
+
+Rule 1: a class's docstring is its default message; a message names the thing, what happened, what to do.
+Rule 2: errors are raised where something is refused, before anything is lost.
+
+::
+
+    AgentError
+    ├── DefinitionError       the program is wrong
+    │   ├── BadTool
+    │   ├── BadAgent
+    │   ├── BadArguments
+    │   ├── BadDecision
+    │   └── AgentUnknown
+    ├── RunError              this run cannot do that now
+    │   ├── RunNotFound
+    │   ├── RunConflict
+    │   ├── RunMoved
+    │   ├── RunUnreadable
+    │   ├── RunUnfinished
+    │   ├── RunHasFailed
+    │   ├── StepUnplayable
+    │   ├── IllegalEvent
+    │   └── KeyReused
+    ├── StoreError            the database
+    │   ├── StoreUnusable
+    │   ├── StoreBusy
+    │   ├── AppendUnknown
+    │   └── SchemaMismatch
+    ├── NotRecordable         a value that JSON cannot say
+    └── EffectError           raised by the body of a tool
+        ├── NotApplied
+        └── OutcomeUnknown
+"""
+
+
+class AgentError(Exception):
+    """Something went wrong inside agent_es."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or self.__doc__)
+
+
+class DefinitionError(AgentError):
+    """The program that uses agent_es is wrong."""
+
+
+class BadTool(DefinitionError):
+    """A tool is declared in a way that cannot work."""
+
+
+class BadAgent(DefinitionError):
+    """A subclass of AgentRun is declared in a way that cannot work."""
+
+
+class BadArguments(DefinitionError):
+    """The arguments of a call do not fit its tool; the body was not called."""
+
+
+class BadDecision(DefinitionError):
+    """A decider returned something that is not a decision; nothing was recorded."""
+
+
+class AgentUnknown(DefinitionError):
+    """No class of that agent is known to this program; import it, or pass it as ``agents=``."""
+
+
+class RunError(AgentError):
+    """A run cannot do that now."""
+
+
+class RunNotFound(RunError):
+    """No run has that id."""
+
+
+class RunConflict(RunError):
+    """A run of that id was started with something else."""
+
+
+class RunMoved(RunError):
+    """Another worker appended to this run first; this execution stopped and nothing of it was recorded."""
+
+
+class RunUnreadable(RunError):
+    """The journal holds an event that this code cannot read; the run is left untouched."""
+
+
+class RunUnfinished(RunError):
+    """The run has no answer yet."""
+
+
+class RunHasFailed(RunError):
+    """The run ended in a failure."""
+
+
+class StepUnplayable(RunError):
+    """A step that was decided cannot be acted on by this code; the run is left untouched."""
+
+
+class IllegalEvent(RunError):
+    """That cannot happen to a run in this status."""
+
+
+class KeyReused(RunError):
+    """A key stands for one intent in the whole store, and another step holds it."""
+
+    def __init__(self, message: str | None = None, *, idx: int = 0) -> None:
+        super().__init__(message)
+        self.idx = idx
+        """The step, of the run that is refused, whose key another step holds."""
+
+
+class StoreError(AgentError):
+    """The store cannot do that."""
+
+
+class StoreUnusable(StoreError):
+    """The store cannot be opened."""
+
+
+class StoreBusy(StoreError):
+    """The database was busy for longer than the bound; nothing was recorded."""
+
+
+class AppendUnknown(StoreError):
+    """An append failed and nobody could read back whether it is there; resume the run to find out."""
+
+
+class SchemaMismatch(StoreError):
+    """The store was written by another version of agent_es."""
+
+
+class NotRecordable(AgentError, ValueError):
+    """A value cannot be written to the journal."""
+
+
+class EffectError(AgentError):
+    """Raised by the body of a tool to say what became of its effect."""
+
+
+class NotApplied(EffectError):
+    """The effect surely did not happen."""
+
+
+class OutcomeUnknown(EffectError):
+    """Nobody can tell whether the effect happened."""

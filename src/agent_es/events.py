@@ -1,0 +1,128 @@
+"""The events of a run.  This file is the schema: nothing else is stored.
+
+Rule 1: names are past tense, and a name never changes its meaning; a default never changes its value.
+Rule 2: a topic is a fixed string, so a class may move and old journals still load.
+Rule 3: only what stands in ``REGISTRY`` can be read back; a stored name imports nothing.
+Rule 4: to change a shape, raise ``class_version`` and write ``upcast_v1_v2``; stored events stay as they are.
+Rule 5: what JSON says of a value lies in an event as one canonical text (a ``JsonText``).
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Any, ClassVar, Protocol, final
+from uuid import NAMESPACE_URL, UUID, uuid5
+
+from eventsourcing.domain import CanMutateAggregate
+from pydantic import BaseModel, ConfigDict, Field
+
+NOWHERE = UUID(int=0)
+
+JsonText = Annotated[str, "json"]
+"""A value of a tool, a model or a person, as one canonical JSON text."""
+
+
+def stream_id(run_id: str) -> UUID:
+    """Return the id of the stream that holds a run's events."""
+    return uuid5(NAMESPACE_URL, f"agent_es/runs/{run_id}")
+
+
+class Folds(Protocol):
+    """An aggregate that takes in an event."""
+
+    def take_in(self, event: Any) -> None:
+        """Fold the event into the state."""
+        ...
+
+
+class Event(BaseModel, CanMutateAggregate[UUID]):
+    """One thing that happened to one run: frozen, and closed to fields that it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    class_version: ClassVar[int] = 1
+
+    originator_id: UUID = Field(default=NOWHERE, exclude=True)  # columns of their own, set when read back
+    originator_version: int = Field(default=0, exclude=True)
+    timestamp: datetime
+
+    def apply(self, aggregate: Folds) -> None:
+        """Hand the event to the aggregate's fold."""
+        aggregate.take_in(self)
+
+
+@final
+class RunStarted(Event):
+    """Someone set a goal."""
+
+    run_id: str
+    agent: str
+    agent_version: str
+    goal: str
+    input: JsonText
+    tags: Mapping[str, str] = Field(default_factory=dict)
+
+
+@final
+class LlmDecided(Event):
+    """A step was decided, and again before every further start of its body: the intent and the start mark.
+
+    ``attempt`` is 0 for a step that is decided and queued, n where attempt n starts with this append.
+    """
+
+    idx: int
+    turn: int
+    tool: str
+    args: JsonText
+    attempt: int
+    key: str | None = None
+    call_id: str | None = None
+
+
+@final
+class ToolResult(Event):
+    """The step's result, as the decider sees it, now and after every resume."""
+
+    idx: int
+    tool: str
+    attempt: int
+    result: JsonText
+
+
+@final
+class ToolFailed(Event):
+    """The step failed for a known reason, which the decider sees."""
+
+    idx: int
+    tool: str
+    attempt: int
+    error: JsonText
+
+
+@final
+class StepInDoubt(Event):
+    """Nobody knows whether the effect of the step happened."""
+
+    idx: int
+    tool: str
+    attempt: int
+    reason: str
+
+
+@final
+class Finished(Event):
+    """The goal is met."""
+
+    answer: JsonText
+
+
+@final
+class RunFailed(Event):
+    """The decider gave up."""
+
+    reason: str
+
+
+AnyEvent = RunStarted | LlmDecided | ToolResult | ToolFailed | StepInDoubt | Finished | RunFailed
+"""All of them, so that the type checker can say which one a fold forgot."""
+
+REGISTRY: Mapping[str, type[Event]] = {f"agent_es:{cls.__name__}": cls for cls in AnyEvent.__args__}
+TOPICS: Mapping[type[Event], str] = {cls: topic for topic, cls in REGISTRY.items()}

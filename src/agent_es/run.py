@@ -1,0 +1,274 @@
+"""The aggregate: what may happen to a run, as commands that guard and trigger events.
+
+Rule 1: a command refuses what may not happen (``LEGAL`` says what may, by status); the fold refuses nothing.
+Rule 2: a run changes by events only; every event's ``apply`` is the fold of ``state.py``.
+Rule 3: pending events stay pending until the store says that they are durable.
+Rule 4: in a tool, ``self`` is a frozen view: no command, no new attribute, safe between threads.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Self, get_origin
+from uuid import UUID
+
+from eventsourcing.domain import BaseAggregate, CanMutateAggregate
+
+from agent_es.errors import BadAgent, IllegalEvent
+from agent_es.events import (
+    AnyEvent,
+    Event,
+    Finished,
+    LlmDecided,
+    RunFailed,
+    RunStarted,
+    StepInDoubt,
+    ToolFailed,
+    ToolResult,
+    stream_id,
+)
+from agent_es.state import RunState, Status, Step, evolve, fold
+from agent_es.tools import CallTool, Failed, Tool
+from agent_es.values import canonical
+
+Clock = Callable[[int], datetime]
+"""Gives the time of the event with that ``seq``, in UTC; tests freeze it."""
+
+_STEP_EVENTS: frozenset[type[Event]] = frozenset({LlmDecided, ToolResult, ToolFailed, StepInDoubt})
+_ENDS: frozenset[type[Event]] = frozenset((Finished, RunFailed))
+_NOTHING: frozenset[type[Event]] = frozenset()
+
+LEGAL: Mapping[Status, frozenset[type[Event]]] = {
+    Status.PENDING: _ENDS | {LlmDecided},
+    Status.RUNNING: _STEP_EVENTS | _ENDS,
+    Status.WAITING: _NOTHING,
+    Status.DONE: _NOTHING,
+    Status.FAILED: _NOTHING,
+    Status.CANCELLED: _NOTHING,
+}
+"""What may happen next, by status."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A call as it will be recorded: checked and keyed, or refused with the error that the decider sees."""
+
+    call: CallTool
+    args: str
+    key: str | None = None
+    refusal: Failed | None = None
+
+
+class AgentRun(BaseAggregate[UUID]):
+    """One durable execution of one agent.  Subclass it, and declare tools on it with ``@tool``."""
+
+    if TYPE_CHECKING:  # an annotation at run time would make the base class turn it into a field
+        agent_name: ClassVar[str]
+        """What the journal calls this agent; the class's name by default."""
+        agent_version: ClassVar[str]
+        """Recorded when a run starts, for people."""
+        decider: ClassVar[Any]
+        """The decider of runs that are started without one, as by ``agent-es run``."""
+        agent_tools: ClassVar[Mapping[str, Tool]]
+        """The tools declared on this class and on those it extends, by name."""
+        _state: RunState
+        _recorded: RunState
+        _clock: Clock | None
+
+    agent_name = "AgentRun"
+    agent_version = "1"
+    decider = None
+    agent_tools = MappingProxyType({})
+
+    def __init_subclass__(cls) -> None:
+        """Collect the tools; raise ``BadAgent`` for what would turn into arguments of an event."""
+        _refuse_fields(cls)
+        if "agent_name" not in cls.__dict__:
+            cls.agent_name = cls.__name__
+        tools = dict(cls.agent_tools)
+        own: dict[str, str] = {}
+        for attribute, value in vars(cls).items():
+            if not isinstance(value, Tool):
+                continue
+            if hasattr(AgentRun, attribute) or hasattr(AgentRun, value.name):
+                raise BadAgent(
+                    f"{cls.__name__}.{attribute}: a tool cannot be called {value.name!r}, an attribute of "
+                    "AgentRun; give it another name"
+                )
+            if value.name in own:
+                raise BadAgent(f"{cls.__name__}: {own[value.name]} and {attribute} are both {value.name!r}")
+            own[value.name] = attribute
+            tools[value.name] = value
+        cls.agent_tools = tools
+        super().__init_subclass__()
+
+    @classmethod
+    def begin(cls, run_id: str, goal: str, input_json: str, tags: Mapping[str, str], clock: Clock) -> Self:
+        """Return a new run, its first event pending."""
+        event = RunStarted(
+            originator_id=stream_id(run_id),
+            originator_version=1,
+            timestamp=clock(0),
+            run_id=run_id,
+            agent=cls.agent_name,
+            agent_version=cls.agent_version,
+            goal=goal,
+            input=input_json,
+            tags=dict(tags),
+        )
+        run = cls.of(fold([event]), clock)
+        run.pending_events.append(event)
+        return run
+
+    @classmethod
+    def of(cls, state: RunState, clock: Clock | None = None) -> Self:
+        """Return the run in that state; without a clock, a frozen view that takes no command."""
+        run = cls.__new__(cls)
+        values = {
+            "_id": stream_id(state.run_id),
+            "_version": state.version,
+            "_created_on": state.started_at,
+            "_modified_on": state.updated_at,
+            "_pending_events": [],
+            "_state": state,
+            "_recorded": state,
+            "_clock": clock,
+        }
+        run.__dict__.update(values)
+        return run
+
+    @property
+    def state(self) -> RunState:
+        """The run as folded so far."""
+        return self._state
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self._clock is None:
+            raise AttributeError(
+                f"{name}: in a tool, the run is a frozen view; return what you want to keep as the result"
+            )
+        super().__setattr__(name, value)
+
+    # Commands.
+
+    def record_turn(self, plan: Sequence[Planned], *, at_once: int) -> None:
+        """Record a turn's calls: the first ``at_once`` start now, the others are queued, refused ones fail."""
+        turn, first = self._state.turns, len(self._state.steps)
+        if self._state.open_steps:
+            raise IllegalEvent(f"run {self._state.run_id}: turn {turn - 1} still has open steps")
+        room = at_once
+        for idx, planned in enumerate(plan, start=first):
+            starts = planned.refusal is None and room > 0
+            room -= starts
+            self.trigger_event(
+                LlmDecided,
+                idx=idx,
+                turn=turn,
+                tool=planned.call.tool,
+                args=planned.args,
+                attempt=int(starts),
+                key=None if planned.refusal else planned.key,
+                call_id=planned.call.call_id,
+            )
+        for idx, planned in enumerate(plan, start=first):
+            if planned.refusal:
+                self.record_failure(idx, planned.refusal)
+
+    def record_start(self, idx: int) -> None:
+        """Record the decision of a step again, as the mark that its next attempt starts."""
+        step = self._open(idx)
+        self.trigger_event(
+            LlmDecided,
+            idx=idx,
+            turn=step.turn,
+            tool=step.tool,
+            args=step.args_json,
+            attempt=step.attempt + 1,
+            key=step.key,
+            call_id=step.call_id,
+        )
+
+    def record_result(self, idx: int, value_json: str) -> None:
+        """Record what a step gave."""
+        step = self._started(idx)
+        self.trigger_event(ToolResult, idx=idx, tool=step.tool, attempt=step.attempt, result=value_json)
+
+    def record_failure(self, idx: int, error: Failed) -> None:
+        """Record why a step failed: the decider will see it."""
+        step = self._open(idx)
+        text = canonical({"type": error.type, "message": error.message})
+        self.trigger_event(ToolFailed, idx=idx, tool=step.tool, attempt=step.attempt, error=text)
+
+    def record_doubt(self, idx: int, reason: str) -> None:
+        """Record that nobody knows whether a step's effect happened."""
+        step = self._started(idx)
+        self.trigger_event(StepInDoubt, idx=idx, tool=step.tool, attempt=step.attempt, reason=reason)
+
+    def record_answer(self, answer_json: str) -> None:
+        """End the run with an answer."""
+        self._nothing_open(Finished)
+        self.trigger_event(Finished, answer=answer_json)
+
+    def record_surrender(self, reason: str) -> None:
+        """End the run without an answer."""
+        self._nothing_open(RunFailed)
+        self.trigger_event(RunFailed, reason=reason)
+
+    # What the event store's base class asks for.
+
+    def trigger_event(self, event_class: type[CanMutateAggregate[UUID]], **kwargs: Any) -> None:
+        """Trigger an event where it is legal; raise ``IllegalEvent`` where it is not."""
+        if self._clock is None:
+            raise IllegalEvent(f"run {self._state.run_id}: in a tool, the run is a frozen view")
+        if event_class not in LEGAL[self._state.status]:
+            raise IllegalEvent(
+                f"run {self._state.run_id} is {self._state.status}: {event_class.__name__} cannot happen to it"
+            )
+        super().trigger_event(event_class, timestamp=self._clock(self.version), **kwargs)
+
+    def take_in(self, event: AnyEvent) -> None:
+        """Fold an event into the state: what every event's ``apply`` does."""
+        self._state = evolve(self._state, event)
+
+    def collect_events(self) -> Sequence[CanMutateAggregate[UUID]]:
+        """Return what was pending; from now on it counts as recorded."""
+        self._recorded = self._state
+        return super().collect_events()
+
+    def discard(self) -> None:
+        """Forget what is pending: the store refused it."""
+        self.pending_events.clear()
+        self._state = self._recorded
+        self._version = self._recorded.version
+
+    def _open(self, idx: int) -> Step:
+        for step in self._state.open_steps:
+            if step.idx == idx:
+                return step
+        raise IllegalEvent(f"run {self._state.run_id}: step {idx} is not open")
+
+    def _started(self, idx: int) -> Step:
+        step = self._open(idx)
+        if step.status != "started":
+            raise IllegalEvent(f"run {self._state.run_id}: step {idx} is {step.status}, no attempt is under way")
+        return step
+
+    def _nothing_open(self, event_class: type[Event]) -> None:
+        if self._state.open_steps:
+            raise IllegalEvent(f"run {self._state.run_id}: {event_class.__name__} cannot happen while steps are open")
+
+
+def _refuse_fields(cls: type[AgentRun]) -> None:
+    named = [
+        name
+        for name, annotation in vars(cls).get("__annotations__", {}).items()
+        if get_origin(annotation) is not ClassVar and not str(annotation).startswith(("ClassVar", "typing.ClassVar"))
+    ]
+    if "__init__" in vars(cls):
+        named.append("__init__")
+    if named:
+        raise BadAgent(
+            f"{cls.__name__} declares {', '.join(named)}: an agent is its journal and holds nothing else; "
+            "pass what tools need as Runner(..., deps=...) and read it as ctx.deps"
+        )

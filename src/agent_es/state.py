@@ -1,0 +1,342 @@
+"""The state of a run, and the fold that builds it.
+
+Rule 1: no I/O, no clock, no randomness.  The same events give the same state.
+Rule 2: ``evolve`` never refuses what happened; commands refuse what may not.
+Rule 3: folding n events costs n: ``fold`` thaws a state into a draft, applies, and freezes once.  Finished
+steps are tuples of atoms, which the garbage collector does not track, in a list that states share: a state
+sees only its own length of it.  ``Step`` objects are made when somebody looks.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Literal, NamedTuple, assert_never, overload
+
+from agent_es.errors import RunHasFailed, RunUnfinished
+from agent_es.events import (
+    AnyEvent,
+    Finished,
+    LlmDecided,
+    RunFailed,
+    RunStarted,
+    StepInDoubt,
+    ToolFailed,
+    ToolResult,
+)
+from agent_es.values import decode
+
+
+class Status(StrEnum):
+    """Where a run is in its life."""
+
+    PENDING = "pending"  #: nothing decided yet
+    RUNNING = "running"  #: it can go on now
+    WAITING = "waiting"  #: something must come first: ``waiting_for`` says what
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+OVER = frozenset({Status.DONE, Status.FAILED, Status.CANCELLED})
+
+WaitingFor = Literal["doubt"]
+
+StepStatus = Literal["queued", "started", "done", "failed", "in_doubt"]
+
+
+class Step(NamedTuple):
+    """One tool call of a run: its decision, and what became of it."""
+
+    idx: int
+    turn: int
+    tool: str
+    args_json: str
+    key: str | None
+    attempt: int
+    call_id: str | None
+    status: StepStatus
+    value_json: str | None
+    """The result, the error, or the reason of the doubt, as the journal holds it."""
+
+    @property
+    def args(self) -> Mapping[str, Any]:
+        """The arguments as the decider gave them."""
+        args: dict[str, Any] = decode(self.args_json)
+        return args
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the step has no outcome yet."""
+        return self.status in ("queued", "started", "in_doubt")
+
+    @property
+    def result(self) -> Any:
+        """What a done step gave, as JSON reads it: the same on the first run and after every resume."""
+        return decode(self.value_json) if self.status == "done" and self.value_json else None
+
+    @property
+    def error(self) -> Mapping[str, str] | None:
+        """The ``type`` and ``message`` of a failed step."""
+        return decode(self.value_json) if self.status == "failed" and self.value_json else None
+
+    @property
+    def doubt(self) -> str | None:
+        """Why nobody knows whether a step in doubt happened."""
+        return self.value_json if self.status == "in_doubt" else None
+
+
+_Atoms = tuple[int, int, str, str, str | None, int, str | None, StepStatus, str | None]
+
+
+class Steps(Sequence[Step]):
+    """The steps of a run in decision order, whatever order they ended in: a frozen view."""
+
+    __slots__ = ("_current", "_past", "_size")
+
+    def __init__(self, past: list[_Atoms], size: int, current: tuple[_Atoms, ...]) -> None:
+        self._past = past
+        self._size = size
+        self._current = current
+
+    def __len__(self) -> int:
+        return self._size + len(self._current)
+
+    @overload
+    def __getitem__(self, index: int) -> Step: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Step, ...]: ...
+    def __getitem__(self, index: int | slice) -> Step | tuple[Step, ...]:
+        if isinstance(index, slice):
+            return tuple(self[i] for i in range(*index.indices(len(self))))
+        position = index + len(self) if index < 0 else index
+        if not 0 <= position < len(self):
+            raise IndexError(f"step {index} of {len(self)}")
+        if position < self._size:
+            return Step._make(self._past[position])
+        return Step._make(self._current[position - self._size])
+
+    @property
+    def latest_turn(self) -> tuple[Step, ...]:
+        """The steps of the turn that was decided last."""
+        return tuple(map(Step._make, self._current))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Steps) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return f"Steps({[*self]!r})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """A run as folded so far: a value."""
+
+    run_id: str = ""
+    agent: str = ""
+    agent_version: str = ""
+    goal: str = ""
+    input_json: str = "null"
+    tags: Mapping[str, str] = field(default_factory=dict)
+    version: int = 0
+    """How many events the journal holds; the last one's ``seq`` is one less."""
+    status: Status = Status.PENDING
+    waiting_for: WaitingFor | None = None
+    turns: int = 0
+    steps: Steps = field(default_factory=lambda: Steps([], 0, ()))
+    answer_json: str | None = None
+    failure: str | None = None
+    started_at: datetime | None = None
+    updated_at: datetime | None = None
+    resumed: bool = field(default=False, compare=False)
+    """Whether the call that returned this state found the run already there; no event says it."""
+
+    @property
+    def input(self) -> Any:
+        """What the run was started with."""
+        return decode(self.input_json)
+
+    @property
+    def answer(self) -> Any:
+        """What a done run came to; None for any other."""
+        return None if self.answer_json is None else decode(self.answer_json)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing can happen to the run any more."""
+        return self.status in OVER
+
+    @property
+    def open_steps(self) -> tuple[Step, ...]:
+        """The steps that were decided and have no outcome yet; they belong to the latest turn."""
+        return tuple(step for step in self.steps.latest_turn if step.is_open)
+
+    @property
+    def doubts(self) -> tuple[Step, ...]:
+        """The steps of which nobody knows whether they happened."""
+        return tuple(step for step in self.open_steps if step.status == "in_doubt")
+
+    def result(self) -> Any:
+        """Return the answer; raise an error that names the next command where there is none."""
+        match self.status:
+            case Status.DONE:
+                return self.answer
+            case Status.FAILED | Status.CANCELLED:
+                raise RunHasFailed(
+                    f"run {self.run_id} {self.status}: {self.failure}; see: agent-es journal {self.run_id}"
+                )
+            case Status.WAITING:
+                raise RunUnfinished(
+                    f"run {self.run_id} waits for {self.waiting_for}; see: agent-es show {self.run_id}"
+                )
+            case Status.PENDING | Status.RUNNING:
+                raise RunUnfinished(f"run {self.run_id} is {self.status}; go on with: agent-es resume {self.run_id}")
+
+
+class Draft:
+    """A state while events are folded into it: its fields, and its steps taken apart."""
+
+    __slots__ = (*(f.name for f in fields(RunState)), "active", "current", "in_doubt", "past", "size")
+
+    run_id: str
+    agent: str
+    agent_version: str
+    goal: str
+    input_json: str
+    tags: Mapping[str, str]
+    version: int
+    status: Status
+    waiting_for: WaitingFor | None
+    turns: int
+    answer_json: str | None
+    failure: str | None
+    started_at: datetime | None
+    updated_at: datetime | None
+
+    def __init__(self, state: RunState) -> None:
+        for name in _COPIED:
+            setattr(self, name, getattr(state, name))
+        steps = state.steps
+        self.past = steps._past  # noqa: SLF001  # the two halves of one representation
+        self.size = steps._size  # noqa: SLF001
+        self.current = {atoms[0]: atoms for atoms in steps._current}  # noqa: SLF001
+        self.in_doubt = sum(atoms[7] == "in_doubt" for atoms in self.current.values())
+        self.active = sum(atoms[7] in ("queued", "started") for atoms in self.current.values())
+
+    def freeze(self) -> RunState:
+        """Return the state as it stands."""
+        steps = Steps(self.past, self.size, tuple(self.current.values()))
+        return RunState(steps=steps, **{name: getattr(self, name) for name in _COPIED})
+
+    def started(self, event: RunStarted) -> None:
+        """Take in who set which goal."""
+        self.run_id = event.run_id
+        self.agent = event.agent
+        self.agent_version = event.agent_version
+        self.goal = event.goal
+        self.input_json = event.input
+        self.tags = event.tags
+        self.started_at = event.timestamp
+
+    def decided(self, event: LlmDecided) -> None:
+        """Take in a decision, or the start of a further attempt at one."""
+        idx, turn, attempt = event.idx, event.turn, event.attempt
+        if turn >= self.turns:
+            self._close_turn()
+            self.turns = turn + 1
+        before = self.current.get(idx)
+        if before is None:
+            self.active += 1
+        elif before[7] == "in_doubt":
+            self.in_doubt -= 1
+            self.active += 1
+        self.current[idx] = (
+            idx,
+            turn,
+            event.tool,
+            event.args,
+            event.key,
+            attempt,
+            event.call_id,
+            "started" if attempt else "queued",
+            None,
+        )
+        self._settle()
+
+    def ended(self, event: ToolResult | ToolFailed | StepInDoubt, status: StepStatus, value: str) -> None:
+        """Take in what became of a step."""
+        before = self.current[event.idx]
+        if before[7] == "in_doubt":
+            self.in_doubt -= 1
+        else:
+            self.active -= 1
+        self.in_doubt += status == "in_doubt"
+        self.current[event.idx] = (*before[:7], status, value)
+        self._settle()
+
+    def finished(self, event: Finished) -> None:
+        """Take in the answer."""
+        self.status = Status.DONE
+        self.answer_json = event.answer
+
+    def failed(self, event: RunFailed) -> None:
+        """Take in why the decider gave up."""
+        self.status = Status.FAILED
+        self.failure = event.reason
+
+    def _settle(self) -> None:
+        if self.in_doubt and not self.active:
+            self.status, self.waiting_for = Status.WAITING, "doubt"
+        else:
+            self.status, self.waiting_for = Status.RUNNING, None
+
+    def _close_turn(self) -> None:
+        """Move the turn's steps behind those of earlier turns, in a list that other states may share."""
+        for atoms in self.current.values():
+            if len(self.past) == self.size:
+                self.past.append(atoms)
+            if self.past[self.size] is not atoms:  # another state went on from here before us
+                self.past = [*self.past[: self.size], atoms]
+            self.size += 1
+        self.current = {}
+
+
+_COPIED = tuple(f.name for f in fields(RunState) if f.name != "steps")
+
+
+def apply(draft: Draft, event: AnyEvent) -> None:
+    """Take one event into a draft; the events of a long run come first."""
+    if type(event) is LlmDecided:
+        draft.decided(event)
+    elif type(event) is ToolResult:
+        draft.ended(event, "done", event.result)
+    elif type(event) is RunStarted:
+        draft.started(event)
+    elif type(event) is ToolFailed:
+        draft.ended(event, "failed", event.error)
+    elif type(event) is StepInDoubt:
+        draft.ended(event, "in_doubt", event.reason)
+    elif type(event) is Finished:
+        draft.finished(event)
+    elif type(event) is RunFailed:
+        draft.failed(event)
+    else:
+        assert_never(event)
+    draft.version += 1
+    draft.updated_at = event.timestamp
+
+
+def fold(events: Iterable[AnyEvent], state: RunState | None = None) -> RunState:
+    """Return the state after the events, from an earlier state or from nothing."""
+    draft = Draft(state or RunState())
+    for event in events:
+        apply(draft, event)
+    return draft.freeze()
+
+
+def evolve(state: RunState, event: AnyEvent) -> RunState:
+    """Return the state after one event."""
+    return fold((event,), state)

@@ -1,0 +1,326 @@
+"""The store of runs: an application of the event store library.
+
+Rule 1: an append whose answer was lost is read back, and made again only where it is not there.
+Rule 2: nothing goes on from what is not in the journal: a refused append leaves its events pending.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import UUID
+
+import eventsourcing.persistence as es
+import sqlalchemy.exc as sa
+from eventsourcing.application import AggregateNotFoundError, Application, Repository
+from eventsourcing.persistence import InfrastructureFactory, StoredEvent
+from eventsourcing.utils import Environment
+from sqlalchemy.engine import make_url
+
+from agent_es.errors import (
+    AppendUnknown,
+    KeyReused,
+    RunConflict,
+    RunMoved,
+    RunNotFound,
+    RunUnreadable,
+    StoreUnusable,
+)
+from agent_es.events import AnyEvent, stream_id
+from agent_es.journal import JournalEntry
+from agent_es.run import AgentRun, Clock
+from agent_es.state import RunState, Status, evolve
+from agent_es.store.mapper import EventMapper, Row
+from agent_es.store.projection import Claim, claims_of, row_of
+from agent_es.store.recorder import Factory, KeyHeld, RunRecorder
+from agent_es.store.tables import runs
+from agent_es.values import canonical, decode
+
+Run = TypeVar("Run", bound=AgentRun)
+
+MAX_RUN_ID = 200
+APPEND_TRIES = 5
+"""How often an append is made again whose answer was lost and which was not there."""
+
+
+def system_clock(_: int) -> datetime:
+    """Return the time now, whatever the event's ``seq``."""
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """A run as its row shows it: what a user would query, without a fold.  Times are UTC."""
+
+    run_id: str
+    agent: str
+    goal: str
+    status: Status
+    waiting_for: str | None
+    cursor: int
+    """How many events the run has."""
+    wake_at: datetime | None
+    tags: Mapping[str, str]
+    envelope_id: str | None
+    started_at: datetime
+    updated_at: datetime
+    lease_owner: str | None
+    lease_token: int
+    lease_until: datetime | None
+
+
+class RunStore(Application[UUID]):
+    """Starts runs, appends to them, reads them back.  ``url`` is a SQLAlchemy URL of a SQLite file.
+
+    ``clock`` gives the times of events.  ``env`` holds settings of the event store library (a cipher, a
+    compressor).  Raises ``StoreUnusable`` and ``SchemaMismatch``.
+    """
+
+    name = "agent_es"
+
+    recorder: RunRecorder
+    mapper: EventMapper
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Keep the name, which the tables are called after."""
+        super().__init_subclass__(**kwargs)
+        cls.name = RunStore.name
+
+    def __init__(
+        self,
+        url: str = "sqlite:///agent_es.db",
+        *,
+        clock: Clock = system_clock,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        _check_url(url)
+        self.url = url
+        self.clock = clock
+        # The library prefers the prefixed name, from the environment too, over one without.
+        settings = {"SQLALCHEMY_URL": url, "AGENT_ES_SQLALCHEMY_URL": url}
+        try:
+            super().__init__(env={**(env or {}), **settings})
+        except (es.PersistenceError, sa.SQLAlchemyError) as error:
+            raise StoreUnusable(f"{url}: {error}") from error
+
+    # Starting and reading.
+
+    def start(
+        self,
+        agent: type[AgentRun],
+        *,
+        run_id: str,
+        goal: str,
+        input: Any = None,  # noqa: A002  # the word of the design
+        tags: Mapping[str, str] | None = None,
+    ) -> RunState:
+        """Record a new run, or return the one of that id; ``resumed`` says which.
+
+        Raises ``RunConflict`` where that id was started with another agent, goal or input.
+        """
+        if not 1 <= len(run_id) <= MAX_RUN_ID:
+            raise RunConflict(f"a run id has 1 to {MAX_RUN_ID} characters, {run_id!r:.40} has {len(run_id)}")
+        run = agent.begin(run_id, goal, canonical(input), tags or {}, self.clock)
+        try:
+            self.save(run)
+        except RunMoved:
+            there = self.load(run_id)
+            _check_same(there, run.state)
+            return replace(there, resumed=True)
+        return run.state
+
+    def load(self, run_id: str, version: int | None = None) -> RunState:
+        """Return the run's state, or the one it had after ``version`` events; raise ``RunNotFound``."""
+        return self.mapper.fold(self._rows(run_id, version))
+
+    def aggregate(self, agent: type[Run], run_id: str) -> Run:
+        """Return the run, ready to take commands."""
+        return agent.of(self.load(run_id), self.clock)
+
+    def journal(self, run_id: str) -> list[JournalEntry]:
+        """Return the run's events in order; each prints as a JSON line."""
+        stream = stream_id(run_id)
+        return [
+            JournalEntry(run_id, self.mapper.to_domain_event(StoredEvent(stream, *row))) for row in self._rows(run_id)
+        ]
+
+    def runs(
+        self, *, status: Status | str | None = None, agent: str | None = None, limit: int | None = 100
+    ) -> list[RunRecord]:
+        """Return the runs' records, the one that changed last first."""
+        wanted = {"status": None if status is None else Status(status).value, "agent": agent}
+        given = {name: value for name, value in wanted.items() if value is not None}
+        where = "WHERE " + " AND ".join(f"{name} = ?" for name in given) if given else ""
+        return [_record(row) for row in self.recorder.select_runs(where, [*given.values()], limit)]
+
+    # Appending.
+
+    def save(self, *objs: Any, **kwargs: Any) -> list[es.Recording[UUID]]:
+        """Make the pending events of runs durable, each run in one transaction.
+
+        Raises ``RunMoved`` where another worker was faster, ``KeyReused`` where another step holds a key,
+        ``StoreBusy`` where nothing was recorded, ``AppendUnknown`` where nobody can tell.
+        """
+        if kwargs or not all(isinstance(run, AgentRun) for run in objs):
+            raise TypeError("a RunStore saves runs: save(run)")
+        for run in objs:
+            if run.pending_events:
+                self._append(run)
+        return []
+
+    def _append(self, run: AgentRun) -> None:
+        events: list[AnyEvent] = list(run.pending_events)  # type: ignore[arg-type]  # triggered by AgentRun
+        stored = [self.mapper.to_stored_event(event) for event in events]
+        claims = claims_of(run.state.run_id, events)
+        try:
+            self._append_once(stored, row_of(run.state), claims)
+        except KeyHeld as held:
+            raise self._key_reused(held) from None
+        except es.IntegrityError:
+            raise RunMoved(
+                f"run {run.state.run_id}: another worker appended seq {events[0].originator_version - 1} first; "
+                "this execution stopped and recorded nothing more"
+            ) from None
+        run.collect_events()
+
+    def _append_once(self, stored: Sequence[StoredEvent], row: Any, claims: Sequence[Claim]) -> None:
+        """Append, where an error may have hidden a success: read back, and append only what is not there."""
+        unknown: Exception | None = None
+        for tries in range(APPEND_TRIES):
+            if tries:
+                time.sleep(0.01 * 2**tries)
+            try:
+                if unknown is not None and self._is_there(stored):
+                    return
+                self.recorder.append(stored, row, claims)
+            except es.OperationalError as error:
+                unknown = error
+            else:
+                return
+        raise AppendUnknown(
+            f"run {row[-1]}: {APPEND_TRIES} appends failed, the last with: {unknown}; resume it to find out"
+        ) from unknown
+
+    def _is_there(self, stored: Sequence[StoredEvent]) -> bool:
+        """Say whether exactly these events are in the journal; raise where others took their place."""
+        first, last = stored[0], stored[-1]
+        found = self.recorder.rows(
+            UUID(str(first.originator_id)),
+            after=first.originator_version - 1,
+            upto=last.originator_version,
+        )
+        if not found:
+            return False
+        if found == [(event.originator_version, event.topic, event.state) for event in stored]:
+            return True
+        raise es.IntegrityError("other events are there")
+
+    def _key_reused(self, held: KeyHeld) -> KeyReused:
+        claim, holder = held.claim, held.holder
+        where = f"step {holder.idx} of run {holder.run_id}"
+        what = "the same arguments" if holder.digest == claim.digest else "OTHER ARGUMENTS"
+        try:
+            step = self.load(holder.run_id).steps[holder.idx]
+            came_to = f"which is {step.status}" + (f" with {step.value_json}" if step.value_json else "")
+        except (RunNotFound, RunUnreadable, IndexError):
+            came_to = "which was decided in this turn"
+        return KeyReused(
+            f"{claim.tool} was not called: its key {claim.key!r} stands for one intent, and {where} holds it "
+            f"with {what}, {came_to}. If this is another intent, its arguments must make another key.",
+            idx=claim.idx,
+        )
+
+    # Projections.
+
+    def rebuild(self, on_run: Callable[[str], object] = lambda _: None) -> int:
+        """Make the runs table and the keys again from the events; return how many runs there are.
+
+        Leases are left alone.  A run that this code cannot read keeps the row that it has.
+        """
+
+        def project(rows: list[Row]) -> tuple[Any, Sequence[Claim]] | None:
+            try:
+                state = self.mapper.fold(rows)
+                stream = stream_id(state.run_id)
+                events = [self.mapper.to_domain_event(StoredEvent(stream, *row)) for row in rows]
+            except RunUnreadable:
+                return None
+            on_run(state.run_id)
+            return row_of(state), claims_of(state.run_id, events)
+
+        return self.recorder.rebuild(project)
+
+    # What the event store library asks for.
+
+    def construct_factory(self, env: Environment) -> InfrastructureFactory[Any]:
+        """Return the factory of our datastore and recorder."""
+        factory: InfrastructureFactory[Any] = Factory(env)
+        return factory
+
+    def construct_mapper(self) -> EventMapper:
+        """Return the mapper with the closed registry, and with the user's cipher and compressor."""
+        mapper = self.factory.mapper(transcoder=es.JSONTranscoder(), mapper_class=EventMapper)
+        assert isinstance(mapper, EventMapper)  # noqa: S101  # for the type checker
+        return mapper
+
+    def construct_repository(self) -> Repository[UUID]:
+        """Return a repository that folds with our projector."""
+        return RunRepository(event_store=self.events)
+
+    def _rows(self, run_id: str, version: int | None = None) -> list[Row]:
+        if version is not None and version < 1:
+            raise RunNotFound(f"run {run_id} has no version {version}: versions count from 1")
+        rows = self.recorder.rows(stream_id(run_id), upto=version)
+        if not rows:
+            raise RunNotFound(f"no run {run_id!r} in {self.url}; see: agent-es runs")
+        if version is not None and rows[-1][0] < version:
+            raise RunNotFound(f"run {run_id} has no version {version}: its last is {rows[-1][0]}")
+        return rows
+
+
+class RunRepository(Repository[UUID]):
+    """The library's repository: whatever projector is asked for, a run is folded by ours."""
+
+    def get(self, aggregate_id: UUID, *, version: int | None = None, **_: Any) -> Any:
+        """Return the run of that stream as a plain ``AgentRun``."""
+        run: AgentRun | None = None
+        for event in self.event_store.get(aggregate_id, lte=version):
+            state = run.state if run else RunState()
+            run = AgentRun.of(evolve(state, event))  # type: ignore[arg-type]  # our mapper made it
+        if run is None:
+            raise AggregateNotFoundError(f"no run has the stream {aggregate_id}")
+        return run
+
+
+def _check_same(there: RunState, wanted: RunState) -> None:
+    for what in ("agent", "goal", "input_json"):
+        old, new = getattr(there, what), getattr(wanted, what)
+        if old != new:
+            name = what.removesuffix("_json")
+            raise RunConflict(
+                f"run {there.run_id} was started with {name} {old!r:.200}, not {new!r:.200}; "
+                "resume it as it is, or start another run id"
+            )
+
+
+def _check_url(url: str) -> None:
+    try:
+        parsed = make_url(url)
+    except sa.ArgumentError:
+        raise StoreUnusable(f"{url!r} is no store URL; use sqlite:///path/to/runs.db") from None
+    if parsed.get_backend_name() != "sqlite":
+        raise StoreUnusable(f"{url!r}: this version keeps runs in SQLite; use sqlite:///path/to/runs.db")
+    if not parsed.database or parsed.database == ":memory:" or "mode=memory" in url:
+        raise StoreUnusable(f"{url!r}: a run in memory dies with its process; name a file: sqlite:///runs.db")
+    folder = Path(parsed.database).parent
+    if not folder.is_dir():
+        raise StoreUnusable(f"{url!r}: there is no folder {str(folder)!r}; create it first")
+
+
+def _record(row: tuple[Any, ...]) -> RunRecord:
+    values = dict(zip(runs.columns.keys(), row, strict=True))
+    for name in ("wake_at", "started_at", "updated_at", "lease_until"):
+        values[name] = None if values[name] is None else datetime.fromtimestamp(values[name], UTC)
+    return RunRecord(**{**values, "status": Status(values["status"]), "tags": decode(values["tags"])})

@@ -1,0 +1,113 @@
+"""Events to bytes and back, through a closed registry.
+
+Rule 1: a topic is looked up in a dict; what was stored imports nothing, and a name that is not in it is an error.
+Rule 2: an event of a newer version, or one with a field that this code does not know, is never half read.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
+from uuid import UUID
+
+from eventsourcing.persistence import Mapper, StoredEvent
+from pydantic import ValidationError
+
+from agent_es.errors import RunUnreadable
+from agent_es.events import REGISTRY, TOPICS, AnyEvent, Event
+from agent_es.state import Draft, RunState, apply
+
+Row = tuple[int, str, bytes]
+"""Version, topic and state of a stored event, as the database gives them."""
+
+
+class EventMapper(Mapper[UUID]):
+    """Writes events with pydantic-core, reads them by topic; the user's cipher and compressor apply."""
+
+    registry: Mapping[str, type[Event]] = REGISTRY
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._is_plain = self.cipher is None and self.compressor is None
+        self._decoders: dict[str, Callable[[bytes], Event]] = {
+            topic: self._decoder(cls) for topic, cls in self.registry.items()
+        }
+
+    def to_stored_event(self, domain_event: Any) -> StoredEvent:
+        """Return the event as it is stored."""
+        cls = type(domain_event)
+        state: bytes = cls.__pydantic_serializer__.to_json(domain_event, exclude_none=True)
+        if cls.class_version > 1:
+            state = b'{"class_version":%d,' % cls.class_version + state[1:]
+        if self.compressor:
+            state = self.compressor.compress(state)
+        if self.cipher:
+            state = self.cipher.encrypt(state)
+        return StoredEvent(domain_event.originator_id, domain_event.originator_version, TOPICS[cls], state)
+
+    def to_domain_event(self, stored_event: StoredEvent) -> AnyEvent:
+        """Return the event that was stored; raise ``RunUnreadable`` where this code does not know it."""
+        event = self._decode(stored_event.topic, stored_event.state)
+        event.__dict__["originator_id"] = stored_event.originator_id
+        event.__dict__["originator_version"] = stored_event.originator_version
+        return cast(AnyEvent, event)
+
+    def fold(self, rows: Iterable[Row], state: RunState | None = None) -> RunState:
+        """Return the state after the rows, which go on where it ends; decode and fold in one pass."""
+        draft = Draft(state or RunState())
+        decode = self._decoders.get
+        plain = self._is_plain
+        for version, topic, data in rows:
+            decoder = decode(topic) if plain else None
+            try:
+                event = decoder(data) if decoder else self._decode(topic, data)
+                apply(draft, event)  # type: ignore[arg-type]  # the registry holds the members of AnyEvent
+            except (RunUnreadable, KeyError, ValueError) as error:
+                raise RunUnreadable(
+                    f"run {draft.run_id or '?'} cannot be read at seq {version - 1}: {error}; "
+                    "read it with the code that wrote it"
+                ) from None
+            if draft.version != version:
+                raise RunUnreadable(f"run {draft.run_id} has no event of seq {draft.version - 1}")
+        return draft.freeze()
+
+    def _decode(self, topic: str, data: bytes) -> Event:
+        decoder = self._decoders.get(topic)
+        if decoder is None:
+            raise RunUnreadable(f"it holds an event of the unknown type {topic!r}")
+        try:
+            if self.cipher:
+                data = self.cipher.decrypt(data)
+            if self.compressor:
+                data = self.compressor.decompress(data)
+        except Exception as error:  # whatever the user's cipher raises
+            raise RunUnreadable(
+                f"an event cannot be deciphered ({type(error).__name__}); is the key right?"
+            ) from None
+        return decoder(data)
+
+    def _decoder(self, cls: type[Event]) -> Callable[[bytes], Event]:
+        validate = cls.__pydantic_validator__.validate_json
+
+        def decode(data: bytes) -> Event:
+            try:
+                return cast(Event, validate(data))
+            except ValidationError as error:
+                return upcast(cls, data, error)
+
+        return decode if cls.class_version == 1 else lambda data: upcast(cls, data, None)
+
+
+def upcast(cls: type[Event], data: bytes, error: ValidationError | None) -> Event:
+    """Return an event that was stored by an older version of its class; raise ``RunUnreadable`` otherwise."""
+    values = json.loads(data)
+    stored = values.pop("class_version", 1)
+    if stored > cls.class_version:
+        raise RunUnreadable(
+            f"{cls.__name__} was written as version {stored}, this code reads up to {cls.class_version}"
+        )
+    if stored == cls.class_version and error is not None:
+        wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_url=False))
+        raise RunUnreadable(f"{cls.__name__} does not fit: {wrong}")
+    for version in range(stored, cls.class_version):
+        getattr(cls, f"upcast_v{version}_v{version + 1}")(values)
+    return cls.model_validate_json(json.dumps(values))

@@ -1,0 +1,195 @@
+"""Appends events and what is projected from them, in one transaction.
+
+Rule 1: there is never a moment when the events say one thing and the run's row another.
+Rule 2: the version of a run is the fence: an append whose version is taken is refused as a whole.
+Rule 3: the hot path speaks SQL on the driver's own connection; the event store library's other methods stay.
+"""
+
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from uuid import UUID
+
+import eventsourcing.persistence as es
+from eventsourcing.persistence import StoredEvent
+from eventsourcing_sqlalchemy.factory import SQLAlchemyFactory
+from eventsourcing_sqlalchemy.recorders import SQLAlchemyApplicationRecorder
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from agent_es.errors import SchemaMismatch
+from agent_es.events import stream_id
+from agent_es.store.datastore import Datastore, patiently
+from agent_es.store.mapper import Row
+from agent_es.store.projection import ROW_COLUMNS, Claim
+from agent_es.store.tables import SCHEMA_VERSION, keys, metadata, runs, schema
+
+_ALL = 2**63 - 1
+"""A version that no run reaches."""
+
+RowValues = tuple[str | float | None, ...]
+
+
+class KeyHeld(Exception):  # never leaves the store: it becomes KeyReused, which says more
+    """Another step holds the key of this claim."""
+
+    def __init__(self, claim: Claim, holder: Claim) -> None:
+        super().__init__(claim, holder)
+        self.claim = claim
+        self.holder = holder
+
+
+class RunRecorder(SQLAlchemyApplicationRecorder):
+    """Records the events of runs, their rows and their keys."""
+
+    datastore: Datastore
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        events = self.events_table_name
+        others = ROW_COLUMNS[:-1]
+        self._insert_event = (
+            f"INSERT INTO {events} (originator_id, originator_version, topic, state) VALUES (?, ?, ?, ?)"
+        )
+        self._select = (
+            f"SELECT originator_version, topic, state FROM {events} "
+            "WHERE originator_id = ? AND originator_version > ? AND originator_version <= ? "
+            "ORDER BY originator_version"
+        )
+        self._select_streams = f"SELECT DISTINCT originator_id FROM {events}"
+        self._insert_row = (
+            f"INSERT INTO {runs.name} ({', '.join(ROW_COLUMNS)}) VALUES ({', '.join('?' * len(ROW_COLUMNS))})"
+        )
+        self._update_row = (
+            f"UPDATE {runs.name} SET {', '.join(f'{name} = ?' for name in others)} WHERE run_id = ? AND cursor = ?"
+        )
+        self._upsert_row = f"{self._insert_row} ON CONFLICT (run_id) DO UPDATE SET " + ", ".join(
+            f"{name} = excluded.{name}" for name in others
+        )
+
+    def create_table(self) -> None:
+        """Create what is missing, in one transaction; raise ``SchemaMismatch`` where another version wrote it."""
+        dialect = self.datastore.engine.dialect
+        tables = [*self.tables, *metadata.sorted_tables]
+        with self.datastore.writing() as connection:
+            there = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
+            if schema.name in there:
+                self._check_version(connection)
+            for table in tables:
+                if table.name not in there:
+                    connection.execute(str(CreateTable(table).compile(dialect=dialect)))
+                    for index in table.indexes:
+                        connection.execute(str(CreateIndex(index).compile(dialect=dialect)))
+            if schema.name not in there:
+                connection.execute(f"INSERT INTO {schema.name} VALUES (?)", (SCHEMA_VERSION,))
+
+    @staticmethod
+    def _check_version(connection: sqlite3.Connection) -> None:
+        (found,) = connection.execute(f"SELECT version FROM {schema.name}").fetchone()
+        if found > SCHEMA_VERSION:
+            raise SchemaMismatch(
+                f"the store has schema {found} and this code knows {SCHEMA_VERSION}; upgrade agent-es to open it"
+            )
+
+    def append(
+        self,
+        stored: Sequence[StoredEvent],
+        row: RowValues,
+        claims: Sequence[Claim] = (),
+    ) -> None:
+        """Insert the events, what they claim, and the row they lead to, in one transaction.
+
+        Raises ``IntegrityError`` where the version is taken, ``KeyHeld`` where another step holds a key,
+        ``StoreBusy`` where nothing was done, and ``OperationalError`` where nobody knows.
+        """
+        before = stored[0].originator_version - 1
+        with driver_errors(), self.datastore.writing() as connection:
+            for event in stored:
+                connection.execute(
+                    self._insert_event,
+                    (event.originator_id.bytes, event.originator_version, event.topic, event.state),  # type: ignore[union-attr]
+                )
+            for claim in claims:
+                self._claim(connection, claim)
+            if before == 0:
+                connection.execute(self._insert_row, row)
+            elif connection.execute(self._update_row, (*row, before)).rowcount != 1:
+                raise es.IntegrityError(f"the row of run {row[-1]} is not at version {before}")
+
+    def rows(self, stream: UUID, *, after: int = 0, upto: int | None = None) -> list[Row]:
+        """Return version, topic and state of a stream's events with ``after < version <= upto``."""
+        limit = _ALL if upto is None else upto
+        with driver_errors(), self.datastore.raw() as connection:
+            return patiently(
+                lambda: connection.execute(self._select, (stream.bytes, after, limit)).fetchall(),
+                self.datastore.patience,
+            )
+
+    def select_runs(self, where: str, values: Sequence[Any], limit: int | None) -> list[tuple[Any, ...]]:
+        """Return rows of the runs table, the run that changed last first."""
+        names = ", ".join(column.name for column in runs.columns)
+        sql = f"SELECT {names} FROM {runs.name} {where} ORDER BY updated_at DESC, run_id LIMIT ?"
+        with driver_errors(), self.datastore.raw() as connection:
+            return patiently(
+                lambda: connection.execute(sql, (*values, -1 if limit is None else limit)).fetchall(),
+                self.datastore.patience,
+            )
+
+    def rebuild(self, project: Callable[[list[Row]], tuple[RowValues, Sequence[Claim]] | None]) -> int:
+        """Make rows and keys again from the events, in one transaction; return how many runs there are.
+
+        ``project`` gives a stream's row and claims, or None where it cannot be read: then its row stays as it is.
+        The lease columns are never touched; a row without events goes.
+        """
+        with driver_errors(), self.datastore.writing() as connection:
+            streams = {stream for (stream,) in connection.execute(self._select_streams)}
+            for stream in streams:
+                projected = project(connection.execute(self._select, (stream, 0, _ALL)).fetchall())
+                if projected is None:
+                    continue
+                row, claims = projected
+                connection.execute(self._upsert_row, row)
+                connection.execute(f"DELETE FROM {keys.name} WHERE run_id = ?", (row[-1],))
+                for claim in claims:
+                    self._claim(connection, claim)
+            for (run_id,) in connection.execute(f"SELECT run_id FROM {runs.name}").fetchall():
+                if stream_id(run_id).bytes not in streams:
+                    connection.execute(f"DELETE FROM {runs.name} WHERE run_id = ?", (run_id,))
+                    connection.execute(f"DELETE FROM {keys.name} WHERE run_id = ?", (run_id,))
+        return len(streams)
+
+    @staticmethod
+    def _claim(connection: sqlite3.Connection, claim: Claim) -> None:
+        made = connection.execute(
+            f"INSERT INTO {keys.name} VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+            (claim.tool, claim.key, claim.run_id, claim.idx, claim.digest),
+        )
+        if made.rowcount == 1:
+            return
+        held = connection.execute(
+            f"SELECT * FROM {keys.name} WHERE tool = ? AND key = ?",
+            (claim.tool, claim.key),
+        )
+        holder = Claim(*held.fetchone())
+        if (holder.run_id, holder.idx) != (claim.run_id, claim.idx):
+            raise KeyHeld(claim, holder)
+
+
+@contextmanager
+def driver_errors() -> Iterator[None]:
+    """Turn the driver's errors into those of the event store library."""
+    try:
+        yield
+    except sqlite3.IntegrityError as error:
+        raise es.IntegrityError(error) from error
+    except sqlite3.OperationalError as error:
+        raise es.OperationalError(error) from error
+    except sqlite3.Error as error:
+        raise es.PersistenceError(error) from error
+
+
+class Factory(SQLAlchemyFactory):
+    """Builds our parts where the event store library asks for its own."""
+
+    datastore_class = Datastore
+    application_recorder_class = RunRecorder

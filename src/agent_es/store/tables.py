@@ -1,0 +1,61 @@
+"""The tables beside the events: one row per run, one per key, and the version of it all.
+
+Rule 1: what is projected here can be made again from the events; the lease columns cannot, and are left alone.
+Rule 2: a change of these tables raises ``SCHEMA_VERSION``; stored events are never rewritten.
+"""
+
+from eventsourcing_sqlalchemy.models import StoredEventRecord  # type: ignore[attr-defined]
+from sqlalchemy import (
+    Column,
+    Float,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+)
+
+SCHEMA_VERSION = 1
+
+metadata = MetaData()
+
+runs = Table(
+    "agent_es_runs",
+    metadata,
+    Column("run_id", String(200), primary_key=True),
+    Column("agent", Text, nullable=False),
+    Column("goal", Text, nullable=False),
+    Column("status", String(16), nullable=False),
+    Column("waiting_for", String(16)),
+    Column("cursor", Integer, nullable=False, comment="how many events of the run are folded into this row"),
+    Column("wake_at", Float, comment="seconds since 1970, UTC"),
+    Column("tags", Text, nullable=False, comment="canonical JSON"),
+    Column("envelope_id", String(64)),
+    Column("started_at", Float, nullable=False, comment="seconds since 1970, UTC"),
+    Column("updated_at", Float, nullable=False, comment="the time of the last event"),
+    Column("lease_owner", Text),
+    Column("lease_token", Integer, nullable=False, server_default="0", comment="it only ever grows"),
+    Column("lease_until", Float),
+    Index("agent_es_runs_by_status", "status", "updated_at"),
+)
+
+keys = Table(
+    "agent_es_keys",
+    metadata,
+    Column("tool", String(64), primary_key=True),
+    Column("key", String(255), primary_key=True),
+    Column("run_id", String(200), nullable=False),
+    Column("idx", Integer, nullable=False),
+    Column("digest", String(64), nullable=False, comment="of the journaled arguments"),
+    sqlite_with_rowid=False,
+)
+
+schema = Table("agent_es_schema", metadata, Column("version", Integer, nullable=False))
+
+
+class EventRow(StoredEventRecord):  # type: ignore[misc]  # the library ships it untyped
+    """A stored event whose position is never given out twice, whatever was deleted."""
+
+    __abstract__ = True
+    __table_args__ = (*StoredEventRecord.__table_args__, {"sqlite_autoincrement": True})

@@ -1,0 +1,55 @@
+"""What happened, told to whoever wants to know: one small frozen value per thing.
+
+Rule: a notice is told after its event is durable, and nobody acts on one.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+Kind = Literal[
+    "started",
+    "resumed",
+    "already_over",
+    "decided",
+    "attempted",
+    "attempted_again",
+    "memoized",
+    "completed",
+    "failed",
+    "in_doubt",
+    "finished",
+    "run_failed",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One thing that happened to one run."""
+
+    kind: Kind
+    run_id: str
+    seq: int
+    idx: int | None = None
+    tool: str | None = None
+    attempt: int | None = None
+    key: str | None = None
+    text: str = ""
+
+    def __str__(self) -> str:
+        step = "" if self.idx is None else f" step {self.idx} {self.tool}"
+        attempt = "" if not self.attempt else f" attempt {self.attempt}"
+        key = "" if self.key is None else f" key {self.key}"
+        text = f": {self.text}" if self.text else ""
+        return f"{self.run_id} seq {self.seq} {self.kind.replace('_', ' ')}{step}{attempt}{key}{text}"
+
+
+class OnEvent(Protocol):
+    """A callable that is told every notice."""
+
+    def __call__(self, notice: Notice, /) -> object:
+        """Take note."""
+        ...
+
+
+def ignore(_: Notice, /) -> None:
+    """Take no note."""

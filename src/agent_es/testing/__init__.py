@@ -1,0 +1,15 @@
+"""The crash kit: run an agent, kill it anywhere, and see whether it survives."""
+
+from agent_es.testing.clock import FrozenClock
+from agent_es.testing.crash import Crash, CrashingRunner, CrashPoint, sigkill
+from agent_es.testing.provider import KeyMismatch, PaymentProvider
+
+__all__ = [
+    "Crash",
+    "CrashPoint",
+    "CrashingRunner",
+    "FrozenClock",
+    "KeyMismatch",
+    "PaymentProvider",
+    "sigkill",
+]

@@ -1,0 +1,95 @@
+"""A worker that dies at a chosen request: the seed of every crash test.
+
+Rule 1: a crash is no ``Exception``: nothing in the library or in a tool outlives it.
+Rule 2: bodies run at ``NextDone``, in an order drawn from a seed: no threads, no luck.
+"""
+
+import os
+import random
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, Never
+
+from agent_es.runtime import Body, Done, Performer, Runner, Threads
+from agent_es.step import Request
+
+
+class Crash(BaseException):
+    """The process died."""
+
+
+@dataclass(frozen=True, slots=True)
+class CrashPoint:
+    """Request number ``n``, counted from 1 over the life of a worker, and the side of it to die on."""
+
+    n: int
+    side: Literal["before", "after"]
+
+
+def crash(point: CrashPoint) -> Never:
+    """Die as seen from inside: a ``BaseException`` that nothing catches."""
+    raise Crash(f"{point.side} request {point.n}")
+
+
+def sigkill(_: CrashPoint) -> Never:
+    """Die as seen from outside: SIGKILL to this process."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("a process that was killed goes on")
+
+
+class CrashingRunner(Runner):
+    """A ``Runner`` that performs requests in line, counts them, and dies at ``at``; None dies nowhere."""
+
+    def __init__(
+        self,
+        *args: Any,
+        at: CrashPoint | None = None,
+        seed: int = 0,
+        die: Callable[[CrashPoint], Never] = crash,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.at = at
+        self.requests = 0
+        """How many requests were reached."""
+        self._die = die
+        self._random = random.Random(seed)  # noqa: S311  # an order to reproduce, not a secret
+
+    def performer(self) -> Performer:
+        """Return the performer that dies."""
+        return _Crashing(self)
+
+    def reach(self, side: Literal["before", "after"]) -> None:
+        """Die where this is the point."""
+        here = CrashPoint(self.requests, side)
+        if here == self.at:
+            self._die(here)
+
+    def draw(self, bodies: list[Body]) -> Body:
+        """Take the body that ends next."""
+        return bodies.pop(self._random.randrange(len(bodies)))
+
+
+class _Crashing(Threads):
+    """Performs as ``Threads`` does, without the threads."""
+
+    def __init__(self, runner: CrashingRunner) -> None:
+        super().__init__(runner)
+        self._crashing = runner
+
+    def perform(self, request: Request, /) -> Any:
+        """Do what is asked, unless the process dies before or after it."""
+        self._crashing.requests += 1
+        self._crashing.reach("before")
+        answer = super().perform(request)
+        self._crashing.reach("after")
+        return answer
+
+    def next_done(self) -> Done:
+        """Run one of the bodies that started, and return its outcome."""
+        waiting = [*self._ready]
+        body = self._crashing.draw(waiting)
+        self._ready.clear()
+        self._ready.extend(waiting)
+        return body.run()

@@ -1,0 +1,100 @@
+"""A payment provider to test against: it outlives the agent, because it is not in the agent.
+
+Rule 1: a refund and its key are one transaction; the same key again gives the first answer and moves no money.
+Rule 2: the same key with other parameters is refused.
+"""
+
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+
+class KeyMismatch(Exception):
+    """This key was used with other parameters."""
+
+
+def nothing(_: str) -> None:
+    """Do nothing."""
+
+
+class PaymentProvider:
+    """Keeps a ledger and a keystore in a SQLite file of its own.
+
+    ``before_commit`` and ``after_commit`` are told the key around the moment that the money moves: there the
+    answer is not on its way yet, which is the hard spot for a caller to die in.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        before_commit: Callable[[str], object] = nothing,
+        after_commit: Callable[[str], object] = nothing,
+    ) -> None:
+        self.path = Path(path)
+        self._before_commit = before_commit
+        self._after_commit = after_commit
+        with closing(self._connect()) as database:
+            database.executescript(
+                "PRAGMA journal_mode=WAL;"
+                "CREATE TABLE IF NOT EXISTS ledger "
+                "(id INTEGER PRIMARY KEY, order_id TEXT NOT NULL, amount TEXT NOT NULL);"
+                "CREATE TABLE IF NOT EXISTS keystore "
+                "(key TEXT PRIMARY KEY, parameters TEXT NOT NULL, answer TEXT NOT NULL, calls INTEGER NOT NULL);"
+            )
+
+    def refund(self, order_id: str, amount: Decimal, *, key: str | None) -> dict[str, str]:
+        """Refund an order and return the receipt; without a key, every call pays.
+
+        Raises ``KeyMismatch`` where the key came with other parameters before.
+        """
+        cents = f"{amount:.2f}"
+        parameters = json.dumps({"amount": cents, "order_id": order_id}, sort_keys=True)
+        with closing(self._connect()) as database:
+            database.execute("BEGIN IMMEDIATE")
+            known = database.execute("SELECT parameters, answer FROM keystore WHERE key = ?", (key,)).fetchone()
+            if known is None:
+                posted = database.execute("INSERT INTO ledger (order_id, amount) VALUES (?, ?)", (order_id, cents))
+                answer = {"amount": cents, "order_id": order_id, "refund_id": f"rf-{posted.lastrowid}"}
+                if key is not None:
+                    values = (key, parameters, json.dumps(answer))
+                    database.execute("INSERT INTO keystore VALUES (?, ?, ?, 1)", values)
+            elif known[0] == parameters:
+                answer = json.loads(known[1])
+                database.execute("UPDATE keystore SET calls = calls + 1 WHERE key = ?", (key,))
+            else:
+                raise KeyMismatch(f"key {key} came with {known[0]} before, and now with {parameters}")
+            self._before_commit(key or "")
+            database.execute("COMMIT")
+        self._after_commit(key or "")
+        return answer
+
+    @property
+    def ledger(self) -> dict[str, str]:
+        """What each order was paid back in all."""
+        totals: dict[str, Decimal] = {}
+        for order_id, amount in self._select("SELECT order_id, amount FROM ledger ORDER BY id"):
+            totals[order_id] = totals.get(order_id, Decimal(0)) + Decimal(amount)
+        return {order_id: str(total) for order_id, total in totals.items()}
+
+    @property
+    def refunds(self) -> int:
+        """How many times money moved."""
+        ((count,),) = self._select("SELECT count(*) FROM ledger")
+        return int(count)
+
+    @property
+    def keystore(self) -> dict[str, int]:
+        """The keys that were honoured, and how often each was sent."""
+        return dict(self._select("SELECT key, calls FROM keystore ORDER BY key"))
+
+    def _select(self, sql: str) -> list[Any]:
+        with closing(self._connect()) as database:
+            return database.execute(sql).fetchall()
+
+    def _connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(self.path, isolation_level=None, timeout=30)

@@ -1,0 +1,135 @@
+"""Values as the journal holds them: one canonical JSON text each.
+
+Rule 1: what is read back is what everybody sees, on the first run too.
+Rule 2: a text is valid Unicode: a lone surrogate becomes U+FFFD, a split pair becomes its character.
+Rule 3: nothing that was stored chooses a Python type; a type comes from an annotation of today's code.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, cast
+
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter
+
+from agent_es.errors import NotRecordable
+
+MAX_DEPTH = 64
+"""How deeply a recorded value may nest; deeper ones save and then cannot be loaded from a deeper stack."""
+
+_CONFIG = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="strings")
+
+
+def canonical(value: Any) -> str:
+    """Return the JSON text of a value: sorted keys, no spaces, valid Unicode.
+
+    Tuples are written as lists, and subclasses of ``str`` and ``int`` as what they extend.
+    Raises ``NotRecordable`` for what JSON cannot say: other types, NaN, keys that are not text,
+    a nesting deeper than ``MAX_DEPTH``.
+
+    >>> canonical({"b": 1, "a": ("x", None)})
+    '{"a":["x",null],"b":1}'
+    """
+    _check(value, MAX_DEPTH)
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
+    except ValueError as error:
+        raise NotRecordable(f"JSON cannot say it: {error}") from None
+    return valid_unicode(text)
+
+
+def decode(text: str) -> Any:
+    """Return the value of a canonical JSON text."""
+    return json.loads(text)
+
+
+def digest(text: str) -> str:
+    """Return the SHA-256 of a text, in hex."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def valid_unicode(text: str) -> str:
+    r"""Return the text with split surrogate pairs joined and lone ones replaced.
+
+    >>> valid_unicode("ok \ud83d") == "ok \ufffd", valid_unicode("\ud83d\ude00") == "\U0001f600"
+    (True, True)
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def bounded(text: str, limit: int = 2_000) -> str:
+    """Return the text, cut to a number of characters and made safe to store."""
+    text = valid_unicode(text)
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text):,} characters)"
+
+
+def _check(value: Any, depth: int) -> None:
+    if value is None or isinstance(value, str | int | float):
+        return
+    if not isinstance(value, dict | list | tuple):
+        raise NotRecordable(f"{_name(value)} is not JSON")
+    if depth == 0:
+        raise NotRecordable(f"it nests deeper than {MAX_DEPTH} levels")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise NotRecordable(f"a key of type {_name(key)} is not JSON; keys are text")
+            _check(item, depth - 1)
+    else:
+        for item in value:
+            _check(item, depth - 1)
+
+
+def _name(value: Any) -> str:
+    return type(value).__qualname__
+
+
+class Shape:
+    """How the values of one annotation are written to JSON and read back."""
+
+    def __init__(self, annotation: Any) -> None:
+        self.annotation = annotation
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[Any] | None:
+        """None where there is no annotation: then a value is what JSON makes of it."""
+        if self.annotation is Any:
+            return None
+        try:
+            return TypeAdapter(self.annotation, config=_CONFIG)
+        except PydanticUserError:  # a model, dataclass or TypedDict brings its own configuration
+            return TypeAdapter(self.annotation)
+
+    def build(self) -> None:
+        """Raise now, and not at the first value, where the annotation has no JSON form."""
+        _ = self._adapter
+
+    def encode(self, value: Any) -> str:
+        """Return the canonical JSON text of a value; raise ``NotRecordable`` where it cannot be read back."""
+        if self._adapter is None:
+            return canonical(value)
+        try:
+            plain = self._adapter.dump_python(self._adapter.validate_python(value), mode="json")
+            text = canonical(plain)
+            self.decode(text)
+        except NotRecordable:
+            raise
+        except Exception as error:  # user types raise what they like
+            raise NotRecordable(f"{_name(value)} does not fit {self}: {bounded(str(error), 500)}") from None
+        return text
+
+    def decode(self, text: str) -> Any:
+        """Return the value of the text, as annotated."""
+        return decode(text) if self._adapter is None else self._adapter.validate_json(text)
+
+    def schema(self) -> Mapping[str, Any]:
+        """Return the JSON schema of the annotation."""
+        return {} if self._adapter is None else cast(Mapping[str, Any], self._adapter.json_schema())
+
+    def __str__(self) -> str:
+        return getattr(self.annotation, "__qualname__", None) or str(self.annotation)
