@@ -1,7 +1,7 @@
 """The crash kit: run an agent, kill it anywhere, and see whether it survives."""
 
 from agent_es.testing.clock import FrozenClock
-from agent_es.testing.crash import Crash, CrashingRunner, CrashPoint, sigkill
+from agent_es.testing.crash import Crash, CrashingRunner, CrashPoint, essence, live_through, sigkill
 from agent_es.testing.provider import KeyMismatch, PaymentProvider
 
 __all__ = [
@@ -11,5 +11,7 @@ __all__ = [
     "FrozenClock",
     "KeyMismatch",
     "PaymentProvider",
+    "essence",
+    "live_through",
     "sigkill",
 ]

@@ -7,11 +7,12 @@ Rule 2: bodies run at ``NextDone``, in an order drawn from a seed: no threads, n
 import os
 import random
 import signal
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Never
 
 from agent_es.runtime import Body, Done, Performer, Runner, Threads
+from agent_es.state import RunState, Steps
 from agent_es.step import Request
 
 
@@ -93,3 +94,24 @@ class _Crashing(Threads):
         self._ready.clear()
         self._ready.extend(waiting)
         return body.run()
+
+
+def live_through(
+    points: Iterable[CrashPoint], make: Callable[[CrashPoint | None], CrashingRunner], run: Callable[[Runner], RunState]
+) -> RunState:
+    """Give a run one life per point, each a new worker that dies there, and a last one that does not die.
+
+    A life that does not reach its point ends the run; ``make`` builds the worker of a life, ``run`` moves it.
+    """
+    for point in points:
+        try:
+            return run(make(point))
+        except Crash:
+            continue
+    return run(make(None))
+
+
+def essence(state: RunState) -> RunState:
+    """Return the state without what crashes may change: how often bodies started, and when."""
+    steps = Steps([(*step[:5], 0, *step[6:]) for step in state.steps], len(state.steps), ())
+    return replace(state, steps=steps, version=0, updated_at=None)

@@ -1,0 +1,140 @@
+"""The command: run the workloads, show what they found, and fail where a bar is missed."""
+
+import json
+import os
+import platform
+import sqlite3
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from enum import StrEnum
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from benchmarks import append, load, load_growth, writers
+from benchmarks.measure import Measure, Report, Show
+
+
+class Workload(StrEnum):
+    """What can be measured."""
+
+    APPEND = "append"
+    WRITERS = "writers"
+    LOAD = "load"
+    LOAD_GROWTH = "load_growth"
+
+
+MEASURES: Mapping[Workload, Measure] = {
+    Workload.APPEND: append.measure,
+    Workload.WRITERS: writers.measure,
+    Workload.LOAD: load.measure,
+    Workload.LOAD_GROWTH: load_growth.measure,
+}
+
+PACKAGES = ("agent-es", "eventsourcing", "eventsourcing-sqlalchemy", "sqlalchemy", "pydantic", "pydantic-core")
+
+
+def main(
+    *,
+    only: Annotated[list[Workload] | None, typer.Option(help="Run this workload; may be given again.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: see that it works, not how fast.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object to stdout.")] = False,
+    folder: Annotated[Path, typer.Option(help="Where the databases are made: on a real disk.", exists=True)] = Path(),
+) -> None:
+    """Measure agent_es against its bars; exit with 1 where one is missed."""
+    began = datetime.now(UTC)
+    reports: dict[Workload, Report] = {}
+    with showing() as show:
+        for workload in only or Workload:
+            with TemporaryDirectory(prefix=".benchmarks-", dir=folder) as own:
+                reports[workload] = MEASURES[workload](Path(own).resolve(), show, quick=quick)
+    if as_json:
+        json.dump(as_object(reports, began, quick=quick), sys.stdout, indent=2, ensure_ascii=False)
+        print()
+    else:
+        Console().print(as_table(reports))
+    missed = [report.bar for report in reports.values() if not report.bar.is_met]
+    for bar in missed:
+        print(f"missed: {bar}", file=sys.stderr)
+    raise typer.Exit(1 if missed else 0)
+
+
+@contextmanager
+def showing() -> Iterator[Show]:
+    """Show on stderr how far each workload got."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        yield lambda rounds, description: progress.track(rounds, description=description)
+
+
+def as_table(reports: Mapping[Workload, Report]) -> Table:
+    """Return the figures, each workload's bar below them."""
+    table = Table("workload", "figure", title="agent_es benchmarks", title_justify="left")
+    table.add_column("value", justify="right")
+    table.add_column("unit")
+    for workload, report in reports.items():
+        for figure in report.figures:
+            table.add_row(workload, figure.name, readable(figure.value), figure.unit)
+        colour = "green" if report.bar.is_met else "red"
+        met = "met" if report.bar.is_met else "MISSED"
+        wanted = f"wanted {report.bar.wanted} {report.bar.limit:g}: {met}"
+        table.add_row(workload, report.bar.name, readable(report.bar.value), wanted, style=colour, end_section=True)
+    return table
+
+
+def readable(value: float) -> str:
+    """Return a number with about three digits that mean something.
+
+    >>> readable(1.234), readable(45.67), readable(123456.7)
+    ('1.23', '45.7', '123,457')
+    """
+    digits = 2 if value < 10 else 1 if value < 100 else 0  # noqa: PLR2004  # powers of ten
+    return f"{value:,.{digits}f}"
+
+
+def as_object(reports: Mapping[Workload, Report], began: datetime, *, quick: bool) -> dict[str, Any]:
+    """Return every figure, with what it was measured on."""
+    return {
+        "began_at": began.isoformat(timespec="seconds"),
+        "quick": quick,
+        "machine": {
+            "platform": platform.platform(),
+            "machine": platform.machine(),
+            "cpu": cpu_model(),
+            "cpus": os.cpu_count(),
+            "load_average": os.getloadavg()[0],
+        },
+        "versions": {
+            "python": platform.python_version(),
+            "sqlite": sqlite3.sqlite_version,
+            **{package.replace("-", "_"): version(package) for package in PACKAGES},
+        },
+        "workloads": {
+            workload.value: {
+                "figures": [asdict(figure) for figure in report.figures],
+                "bar": {**asdict(report.bar), "is_met": report.bar.is_met},
+            }
+            for workload, report in reports.items()
+        },
+        "all_met": all(report.bar.is_met for report in reports.values()),
+    }
+
+
+def cpu_model() -> str | None:
+    """Return the processor's name, where the system tells it."""
+    about = Path("/proc/cpuinfo")
+    lines = about.read_text().splitlines() if about.exists() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
+
+
+if __name__ == "__main__":
+    typer.run(main)

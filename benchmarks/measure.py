@@ -1,0 +1,108 @@
+"""How a workload is measured, and what it reports.
+
+Rule 1: a machine is noisy and another machine is faster: only a ratio is judged, of two sides that ran in turns.
+Rule 2: the ratio is taken in each round and its median is reported, so that a slow minute slows both sides.
+Rule 3: no side collects the garbage that another one left.
+Rule 4: a side returns the seconds of the work alone; it prepares and checks off the clock.
+"""
+
+import gc
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Literal, Protocol
+
+MICRO = 1e6
+
+Side = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One thing that was measured, in its unit."""
+
+    name: str
+    value: float
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A ratio and the bound that it must keep."""
+
+    name: str
+    value: float
+    wanted: Literal["at most", "at least"]
+    limit: float
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the ratio keeps its bound."""
+        return self.value <= self.limit if self.wanted == "at most" else self.value >= self.limit
+
+    def __str__(self) -> str:
+        return f"{self.name} is {self.value:.2f}, wanted {self.wanted} {self.limit:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one workload found."""
+
+    figures: tuple[Figure, ...]
+    bar: Bar
+
+
+class Show(Protocol):
+    """Goes through some rounds and shows how far it got."""
+
+    def __call__(self, rounds: range, description: str, /) -> Iterable[int]:
+        """Yield the rounds."""
+        ...
+
+
+class Measure(Protocol):
+    """Runs one workload on files in a folder of its own."""
+
+    def __call__(self, folder: Path, show: Show, *, quick: bool) -> Report:
+        """Return what was found."""
+        ...
+
+
+class Samples:
+    """Seconds per round, of sides that took turns."""
+
+    def __init__(self, sides: Iterable[str]) -> None:
+        self._seconds: dict[str, list[float]] = {side: [] for side in sides}
+
+    def add(self, side: str, seconds: float) -> None:
+        """Keep how long a side took in this round."""
+        self._seconds[side].append(seconds)
+
+    def micros(self, side: str, per_round: int) -> float:
+        """Return the median of the microseconds that one piece of work took, of so many per round."""
+        return median(self._seconds[side]) / per_round * MICRO
+
+    def ratio(self, side: str, other: str) -> float:
+        """Return the median of the rounds' ratios."""
+        return median(self._ratios(side, other))
+
+    def spread(self, side: str, other: str) -> tuple[float, float]:
+        """Return the smallest and the largest ratio of a round."""
+        ratios = self._ratios(side, other)
+        return min(ratios), max(ratios)
+
+    def _ratios(self, side: str, other: str) -> list[float]:
+        return [a / b for a, b in zip(self._seconds[side], self._seconds[other], strict=True)]
+
+
+def alternate(sides: Mapping[str, Side], rounds: Iterable[int]) -> Samples:
+    """Run each side once to warm up, then all of them in turns, round by round."""
+    samples = Samples(sides)
+    for side in sides.values():
+        side()
+    for _ in rounds:
+        for name, side in sides.items():
+            gc.collect()
+            samples.add(name, side())
+    return samples
