@@ -62,9 +62,9 @@ def main(
         print()
     else:
         Console().print(as_table(reports))
-    missed = [report.bar for report in reports.values() if not report.bar.is_met]
-    for bar in missed:
-        print(f"missed: {bar}", file=sys.stderr)
+    missed = {workload: report.bar for workload, report in reports.items() if not report.bar.is_met}
+    for workload, bar in missed.items():
+        print(f"missed: {workload}: {bar}", file=sys.stderr)
     raise typer.Exit(1 if missed else 0)
 
 
@@ -82,12 +82,13 @@ def as_table(reports: Mapping[Workload, Report]) -> Table:
     table.add_column("value", justify="right")
     table.add_column("unit")
     for workload, report in reports.items():
+        bar = report.bar
+        met, colour = ("met", "green") if bar.is_met else ("MISSED", "red")
+        wanted = f"{met}: {bar.wanted} {bar.limit:g}"
+        table.add_row(workload, bar.name, readable(bar.value), wanted, style=colour)
         for figure in report.figures:
-            table.add_row(workload, figure.name, readable(figure.value), figure.unit)
-        colour = "green" if report.bar.is_met else "red"
-        met = "met" if report.bar.is_met else "MISSED"
-        wanted = f"wanted {report.bar.wanted} {report.bar.limit:g}: {met}"
-        table.add_row(workload, report.bar.name, readable(report.bar.value), wanted, style=colour, end_section=True)
+            table.add_row("", figure.name, readable(figure.value), figure.unit)
+        table.add_section()
     return table
 
 

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 
+from eventsourcing.persistence import StoredEvent
+
 from agent_es.events import AnyEvent
 from agent_es.run import AgentRun
 from agent_es.store import RunStore
 from agent_es.store.projection import ROW_COLUMNS, Claim, claims_of, row_of
-from eventsourcing.persistence import StoredEvent
-
 from benchmarks.journals import begin, go_on, url_of
 from benchmarks.measure import Bar, Figure, Report, Show, Side, alternate
 
@@ -59,7 +59,7 @@ def measure(folder: Path, show: Show, *, quick: bool) -> Report:
             Figure("save / bare, best round", low, "x"),
             Figure("save / bare, worst round", high, "x"),
         ),
-        Bar("append: RunStore.save / bare INSERT and COMMIT", samples.ratio("save", "bare"), "at most", AT_MOST),
+        Bar("RunStore.save / bare INSERT and COMMIT", samples.ratio("save", "bare"), "at most", AT_MOST),
     )
 
 

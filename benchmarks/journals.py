@@ -5,12 +5,12 @@ from pathlib import Path
 from agent_es.run import AgentRun, Planned
 from agent_es.store import RunStore
 from agent_es.tools import CallTool
-from agent_es.values import canonical
-
 from benchmarks.measure import Show
 
 TOOL = "search_policy"
 GOAL = "Refund order ORD-3300, 180.00, if the policy allows it"
+_WHY = "w" * 125
+_TEXT = "t" * 225
 BATCH = 1_000
 """How many events one save makes durable where a store is filled and nothing is timed."""
 
@@ -25,15 +25,13 @@ def url_of(path: Path) -> str:
 
 
 def args_json(idx: int) -> str:
-    """Return the arguments of a step: some 200 bytes."""
-    return canonical({"query": f"refund policy window, order ORD-{idx:06}", "page": idx % 10, "why": "w" * 125})
+    """Return the arguments of a step, canonical as a decision's are: some 200 bytes."""
+    return f'{{"page":{idx % 10},"query":"refund policy window, order ORD-{idx:06}","why":"{_WHY}"}}'
 
 
 def result_json(idx: int) -> str:
     """Return the result of a step: some 300 bytes."""
-    return canonical(
-        {"title": f"Policy {idx:06}", "url": f"https://example.org/policies/{idx:06}", "text": "t" * 230}
-    )
+    return f'{{"text":"{_TEXT}","title":"Policy {idx:06}","url":"https://example.org/policies/{idx:06}"}}'
 
 
 def begin(store: RunStore, run_id: str) -> BenchRun:

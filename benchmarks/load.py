@@ -12,12 +12,12 @@ from pathlib import Path
 from time import perf_counter
 from uuid import UUID
 
-from agent_es.events import stream_id
-from agent_es.store import RunStore
 from eventsourcing.application import Application
 from eventsourcing.domain import Aggregate, event
 from pydantic import BaseModel, ConfigDict
 
+from agent_es.events import stream_id
+from agent_es.store import RunStore
 from benchmarks.journals import BATCH, GOAL, TOOL, args_json, fill, result_json, url_of
 from benchmarks.measure import MICRO, Bar, Figure, Report, Show, Side, alternate
 
@@ -50,7 +50,7 @@ def measure(folder: Path, show: Show, *, quick: bool) -> Report:
             Figure("against stock, worst round", low, "x"),
             Figure("against stock, best round", high, "x"),
         ),
-        Bar("load: events/s of RunStore.load / stock", samples.ratio("stock", "ours"), "at least", AT_LEAST),
+        Bar("events/s of RunStore.load / stock", samples.ratio("stock", "ours"), "at least", AT_LEAST),
     )
 
 

@@ -4,7 +4,6 @@ from pathlib import Path
 from time import perf_counter
 
 from agent_es.store import RunStore
-
 from benchmarks.journals import fill, url_of
 from benchmarks.measure import Bar, Figure, Report, Show, Side, alternate
 
@@ -34,7 +33,7 @@ def measure(folder: Path, show: Show, *, quick: bool) -> Report:
             Figure("longest / shortest, worst round", high * scale, "x"),
         ),
         Bar(
-            f"load_growth: an event of {longest:,} / an event of {shortest:,}",
+            f"an event of {longest:,} / an event of {shortest:,}",
             samples.ratio(name_of(longest), name_of(shortest)) * scale,
             "at most",
             AT_MOST,

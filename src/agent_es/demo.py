@@ -5,7 +5,6 @@ Rule: the money is moved by a provider that is not in the agent, and the worker 
 
 import json
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -53,9 +52,7 @@ class RefundRun(AgentRun):
         return POLICY
 
     @tool(effect=Effect.IDEMPOTENT, key="{order_id}:refund:{amount:.2f}")
-    def process_refund(
-        self, ctx: ToolContext[PaymentProvider], order_id: str, amount: Decimal
-    ) -> dict[str, str]:
+    def process_refund(self, ctx: ToolContext[PaymentProvider], order_id: str, amount: Decimal) -> dict[str, str]:
         """Refund an order through the payment provider."""
         return ctx.deps.refund(order_id, amount, key=ctx.idempotency_key)
 

@@ -75,7 +75,8 @@ class RunStore(Application[UUID]):
     """Starts runs, appends to them, reads them back.  ``url`` is a SQLAlchemy URL of a SQLite file.
 
     ``clock`` gives the times of events.  ``env`` holds settings of the event store library (a cipher, a
-    compressor).  Raises ``StoreUnusable`` and ``SchemaMismatch``.
+    compressor).  Without ``create``, what is not there yet is refused.  Raises ``StoreUnusable`` and
+    ``SchemaMismatch``.
     """
 
     name = "agent_es"
@@ -94,14 +95,16 @@ class RunStore(Application[UUID]):
         *,
         clock: Clock = system_clock,
         env: Mapping[str, str] | None = None,
+        create: bool = True,
     ) -> None:
-        _check_url(url)
+        _check_url(url, create=create)
         self.url = url
         self.clock = clock
         # The library prefers the prefixed name, from the environment too, over one without.
         settings = {"SQLALCHEMY_URL": url, "AGENT_ES_SQLALCHEMY_URL": url}
         try:
             super().__init__(env={**(env or {}), **settings})
+            self.recorder.open(create=create)
         except (es.PersistenceError, sa.SQLAlchemyError) as error:
             raise StoreUnusable(f"{url}: {error}") from error
 
@@ -154,6 +157,12 @@ class RunStore(Application[UUID]):
         given = {name: value for name, value in wanted.items() if value is not None}
         where = "WHERE " + " AND ".join(f"{name} = ?" for name in given) if given else ""
         return [_record(row) for row in self.recorder.select_runs(where, [*given.values()], limit)]
+
+    def record(self, run_id: str) -> RunRecord:
+        """Return a run's record; raise ``RunNotFound``."""
+        for row in self.recorder.select_runs("WHERE run_id = ?", [run_id], 1):
+            return _record(row)
+        raise self._not_found(run_id)
 
     # Appending.
 
@@ -274,10 +283,13 @@ class RunStore(Application[UUID]):
             raise RunNotFound(f"run {run_id} has no version {version}: versions count from 1")
         rows = self.recorder.rows(stream_id(run_id), upto=version)
         if not rows:
-            raise RunNotFound(f"no run {run_id!r} in {self.url}; see: agent-es runs")
+            raise self._not_found(run_id)
         if version is not None and rows[-1][0] < version:
             raise RunNotFound(f"run {run_id} has no version {version}: its last is {rows[-1][0]}")
         return rows
+
+    def _not_found(self, run_id: str) -> RunNotFound:
+        return RunNotFound(f"no run {run_id!r} in {self.url}; see: agent-es runs")
 
 
 class RunRepository(Repository[UUID]):
@@ -305,7 +317,7 @@ def _check_same(there: RunState, wanted: RunState) -> None:
             )
 
 
-def _check_url(url: str) -> None:
+def _check_url(url: str, *, create: bool) -> None:
     try:
         parsed = make_url(url)
     except sa.ArgumentError:
@@ -317,6 +329,8 @@ def _check_url(url: str) -> None:
     folder = Path(parsed.database).parent
     if not folder.is_dir():
         raise StoreUnusable(f"{url!r}: there is no folder {str(folder)!r}; create it first")
+    if not create and not Path(parsed.database).exists():
+        raise StoreUnusable(f"{url!r}: there is no such file; start a run there first, or name another store")
 
 
 def _record(row: tuple[Any, ...]) -> RunRecord:

@@ -17,7 +17,7 @@ from eventsourcing_sqlalchemy.factory import SQLAlchemyFactory
 from eventsourcing_sqlalchemy.recorders import SQLAlchemyApplicationRecorder
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from agent_es.errors import SchemaMismatch
+from agent_es.errors import SchemaMismatch, StoreUnusable
 from agent_es.events import stream_id
 from agent_es.store.datastore import Datastore, patiently
 from agent_es.store.mapper import Row
@@ -68,13 +68,21 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
         )
 
     def create_table(self) -> None:
-        """Create what is missing, in one transaction; raise ``SchemaMismatch`` where another version wrote it."""
+        """Leave the tables to ``open``, which knows whether they may be made."""
+
+    def open(self, *, create: bool) -> None:
+        """Check the schema, and create what is missing, in one transaction.
+
+        Raises ``SchemaMismatch`` where another version wrote it, ``StoreUnusable`` where there is nothing to open.
+        """
         dialect = self.datastore.engine.dialect
         tables = [*self.tables, *metadata.sorted_tables]
-        with self.datastore.writing() as connection:
+        with driver_errors(), self.datastore.writing() as connection:
             there = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
             if schema.name in there:
                 self._check_version(connection)
+            elif not create:
+                raise StoreUnusable(f"{self.datastore.engine.url} is a database without runs of agent_es")
             for table in tables:
                 if table.name not in there:
                     connection.execute(str(CreateTable(table).compile(dialect=dialect)))

@@ -97,7 +97,9 @@ class _Crashing(Threads):
 
 
 def live_through(
-    points: Iterable[CrashPoint], make: Callable[[CrashPoint | None], CrashingRunner], run: Callable[[Runner], RunState]
+    points: Iterable[CrashPoint],
+    make: Callable[[CrashPoint | None], CrashingRunner],
+    run: Callable[[Runner], RunState],
 ) -> RunState:
     """Give a run one life per point, each a new worker that dies there, and a last one that does not die.
 

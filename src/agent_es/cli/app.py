@@ -1,0 +1,166 @@
+"""The commands of ``agent-es`` as they are typed: names, options, help.  What they do is in ``commands``.
+
+Rule: nothing heavy is imported here, so that ``--help`` is fast; ``_work`` is the one place that imports late.
+"""
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+DONE, ERROR, USAGE, WAITS, FAILED, INTERRUPTED = 0, 1, 2, 3, 4, 130
+
+EXIT_CODES = """Exit status: 0 done; 1 an error, told in one line; 2 wrong usage; 3 the run waits for something;
+4 the run ended in a failure; 130 interrupted, and the run can be resumed."""
+
+app = typer.Typer(
+    name="agent-es",
+    help="Agents that survive: run them, kill them, resume them, read what happened.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Store = Annotated[
+    str,
+    typer.Option(envvar="AGENT_ES_STORE", help="The store: a SQLAlchemy URL, or the path of a SQLite file."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
+Deciding = Annotated[
+    str | None, typer.Option(metavar="MODULE:NAME", help="The decider, where the agent has none of its own.")
+]
+Deps = Annotated[
+    str | None, typer.Option(metavar="MODULE:NAME", help="What tools get as ctx.deps; a callable is called for it.")
+]
+DEFAULT_STORE = "sqlite:///agent_es.db"
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show where an error came from.")] = False,  # noqa: FBT002
+) -> None:
+    """Keep what holds for every command."""
+    _OPTIONS["debug"] = debug
+
+
+_OPTIONS = {"debug": False}
+
+
+def _work(name: str, **arguments: Any) -> None:
+    """Do what the command of that name does, and end with its status."""
+    raise typer.Exit(getattr(import_module("agent_es.cli.commands"), name)(**arguments))
+
+
+@app.command()
+def demo(
+    folder: Annotated[
+        Path | None, typer.Option("--dir", help="Keep the files here: runs.db and provider.db.")
+    ] = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Kill a worker at the worst moment, and watch a naive restart pay twice and the durable resume pay once.
+
+    Example: agent-es demo --dir /tmp/story
+    """
+    _work("demo", folder=folder, as_json=as_json)
+
+
+@app.command()
+def run(
+    agent: Annotated[str, typer.Argument(metavar="MODULE:CLASS", help="The agent's class.")],
+    goal: Annotated[str, typer.Option(help="What the run is to reach.")],
+    run_id: Annotated[str | None, typer.Option(help="The run's id; a new one is made where it is left out.")] = None,
+    input_json: Annotated[str, typer.Option("--input", metavar="JSON", help="The run's input.")] = "null",
+    decider: Deciding = None,
+    deps: Deps = None,
+    store: Store = DEFAULT_STORE,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Start a run, or resume the one of that id, and drive it until it is over or waits.
+
+    Example: agent-es run shop.agents:RefundRun --goal "Refund ORD-3300" --run-id refund-3300
+    """
+    _work(
+        "run",
+        agent=agent,
+        goal=goal,
+        run_id=run_id,
+        input_json=input_json,
+        decider=decider,
+        deps=deps,
+        store=store,
+        as_json=as_json,
+    )
+
+
+@app.command()
+def resume(
+    run_id: RunId,
+    agent: Annotated[
+        str | None,
+        typer.Option(
+            envvar="AGENT_ES_AGENT", metavar="MODULE:CLASS", help="The class that the run was started with."
+        ),
+    ] = None,
+    decider: Deciding = None,
+    deps: Deps = None,
+    store: Store = DEFAULT_STORE,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Drive a run that was started before until it is over or waits.
+
+    Example: agent-es resume refund-3300 --agent shop.agents:RefundRun
+    """
+    _work("resume", run_id=run_id, agent=agent, decider=decider, deps=deps, store=store, as_json=as_json)
+
+
+@app.command()
+def runs(
+    status: Annotated[str | None, typer.Option(help="Only those pending, running, waiting, done, failed...")] = None,
+    agent: Annotated[str | None, typer.Option(help="Only those of this agent.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
+    store: Store = DEFAULT_STORE,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """List runs, the one that changed last first.
+
+    Example: agent-es runs --status waiting
+    """
+    _work("runs", status=status, agent=agent, limit=limit, store=store, as_json=as_json)
+
+
+@app.command()
+def show(run_id: RunId, store: Store = DEFAULT_STORE, as_json: Json = False) -> None:  # noqa: FBT002
+    """Show a run: its record, and each step with its attempts, key and state.
+
+    Example: agent-es show refund-3300
+    """
+    _work("show", run_id=run_id, store=store, as_json=as_json)
+
+
+@app.command()
+def journal(run_id: RunId, store: Store = DEFAULT_STORE, as_json: Json = False) -> None:  # noqa: FBT002
+    """Print a run's journal, one JSON line per event.
+
+    Example: agent-es journal refund-3300
+    """
+    _work("journal", run_id=run_id, store=store, as_json=as_json)
+
+
+def main() -> None:
+    """Run the command line; every error becomes one line and an exit status."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        typer.echo("interrupted; what was recorded is kept", err=True)
+        sys.exit(INTERRUPTED)
+    except Exception as error:
+        if _OPTIONS["debug"]:
+            raise
+        message, status = import_module("agent_es.cli.output").explain(error)
+        typer.echo(message, err=True)
+        sys.exit(status)
