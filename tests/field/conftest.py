@@ -45,6 +45,8 @@ def run_worker(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., 
     """Runs the test's own file as a program, in the same folder; returns its exit status."""
 
     def run(*arguments: str) -> int:
-        return subprocess.run([sys.executable, request.path, tmp_path, *arguments], check=False, timeout=60).returncode
+        return subprocess.run(
+            [sys.executable, request.path, tmp_path, *arguments], check=False, timeout=60
+        ).returncode
 
     return run

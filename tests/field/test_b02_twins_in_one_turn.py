@@ -4,6 +4,7 @@ Run as a program, this file is the worker that dies when the first of the two re
 """
 
 import asyncio
+import os
 import signal
 import sys
 import threading
@@ -29,7 +30,7 @@ from agent_es import (
     ToolSpec,
     tool,
 )
-from agent_es.testing import CrashingRunner, CrashPoint, FrozenClock, sigkill
+from agent_es.testing import CrashingRunner, FrozenClock
 
 RUN_ID = "run-1"
 TWIN_SEATS = (CallTool("add_seat", {"flight": "X1"}, "c1"), CallTool("add_seat", {"flight": "X1"}, "c2"))
@@ -81,7 +82,7 @@ class Model:
         self.calls = calls
         self.shown: list[tuple[str | None, Any]] = []
 
-    def decide(self, run: RunState, tools: Sequence[ToolSpec], /) -> Decision:  # noqa: ARG002  # it knows them
+    def decide(self, run: RunState, tools: Sequence[ToolSpec], /) -> Decision:
         if run.turns == 0:
             return self.calls
         self.shown = [(step.call_id, step.result) for step in run.steps]
@@ -166,7 +167,7 @@ def test_after_a_kill_between_the_two_results_exactly_one_more_body_runs(
 def die_after_the_first_result(folder: Path, calls: str, at_once: str) -> None:
     def die(notice: Notice) -> None:
         if notice.kind == "completed":
-            sigkill(CrashPoint(0, "after"))
+            os.kill(os.getpid(), signal.SIGKILL)
 
     store = RunStore(f"sqlite:///{folder / 'runs.db'}", clock=FrozenClock())
     CrashingRunner(

@@ -215,9 +215,9 @@ def fields_of(state: RunState, record: RunRecord) -> list[tuple[str, object]]:
         ("tags", json.dumps(dict(state.tags))),
         ("events", state.version),
         ("turns", state.turns),
-        ("started", record.started_at and timestamp(record.started_at)),
-        ("changed", record.updated_at and timestamp(record.updated_at)),
-        ("wakes", (record.wake_at and timestamp(record.wake_at)) or ""),
+        ("started", timestamp(record.started_at)),
+        ("changed", timestamp(record.updated_at)),
+        ("wakes", timestamp(record.wake_at) if record.wake_at else "-"),
         ("envelope", record.envelope_id or "-"),
         ("lease", f"{record.lease_owner or 'nobody'}, token {record.lease_token}"),
     ]
