@@ -11,6 +11,7 @@ Rule 2: errors are raised where something is refused, before anything is lost.
     │   ├── BadAgent
     │   ├── BadArguments
     │   ├── BadDecision
+    │   ├── BadRunId
     │   └── AgentUnknown
     ├── RunError              this run cannot do that now
     │   ├── RunNotFound
@@ -27,6 +28,7 @@ Rule 2: errors are raised where something is refused, before anything is lost.
     │   ├── StoreBusy
     │   ├── AppendUnknown
     │   └── SchemaMismatch
+    ├── BadJournal            a line that is no journal line
     ├── NotRecordable         a value that JSON cannot say
     └── EffectError           raised by the body of a tool
         ├── NotApplied
@@ -59,6 +61,10 @@ class BadArguments(DefinitionError):
 
 class BadDecision(DefinitionError):
     """A decider returned something that is not a decision; nothing was recorded."""
+
+
+class BadRunId(DefinitionError):
+    """A run id is a text of 1 to 200 characters, without NUL and without halves of characters."""
 
 
 class AgentUnknown(DefinitionError):
@@ -128,6 +134,10 @@ class AppendUnknown(StoreError):
 
 class SchemaMismatch(StoreError):
     """The store was written by another version of agent_es."""
+
+
+class BadJournal(AgentError, ValueError):
+    """A line is no line of a journal."""
 
 
 class NotRecordable(AgentError, ValueError):

@@ -15,14 +15,22 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 from eventsourcing.domain import CanMutateAggregate
 from pydantic import BaseModel, ConfigDict, Field
 
+from agent_es.errors import BadRunId
+from agent_es.values import valid_unicode
+
 NOWHERE = UUID(int=0)
 
 JsonText = Annotated[str, "json"]
 """A value of a tool, a model or a person, as one canonical JSON text."""
 
 
+MAX_RUN_ID = 200
+
+
 def stream_id(run_id: str) -> UUID:
-    """Return the id of the stream that holds a run's events."""
+    """Return the id of the stream that holds a run's events; raise ``BadRunId``."""
+    if not 1 <= len(run_id) <= MAX_RUN_ID or "\0" in run_id or valid_unicode(run_id) != run_id:
+        raise BadRunId(f"{run_id!r:.80} has {len(run_id)} characters: {BadRunId.__doc__}")
     return uuid5(NAMESPACE_URL, f"agent_es/runs/{run_id}")
 
 

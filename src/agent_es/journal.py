@@ -1,13 +1,15 @@
 """The journal as people and programs read it: one JSON line per event."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
-from agent_es.events import AnyEvent, Event, JsonText
-from agent_es.values import decode
+from agent_es.errors import BadJournal
+from agent_es.events import REGISTRY, AnyEvent, Event, JsonText, stream_id
+from agent_es.values import bounded, canonical, decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,28 @@ class JournalEntry:
         plain = self.event.model_dump(mode="json", exclude_none=True, exclude={"timestamp"})
         return {name: decode(value) if name in texts else value for name, value in plain.items()}
 
+    @classmethod
+    def parse(cls, line: str) -> "JournalEntry":
+        """Return the entry that a line stands for; raise ``BadJournal``."""
+        try:
+            told = json.loads(line)
+            run_id, seq, kind = told["run_id"], told["seq"], _classes()[told["type"]]
+            texts = _json_fields(kind)
+            data = {name: canonical(value) if name in texts else value for name, value in told["data"].items()}
+            event = kind.model_validate_json(json.dumps({**data, "timestamp": told["ts"]}))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise BadJournal(f"it is no journal line: {type(error).__name__} {error}") from None
+        except ValueError as error:
+            raise BadJournal(f"it cannot be read: {bounded(' '.join(str(error).split()), 300)}") from None
+        if (
+            not isinstance(run_id, str)
+            or type(seq) is not int
+            or set(told) != {"data", "run_id", "seq", "ts", "type"}
+        ):
+            raise BadJournal("it needs exactly data, run_id (text), seq (a number), ts and type")
+        header = {"originator_id": stream_id(run_id), "originator_version": seq + 1}
+        return cls(run_id, cast(AnyEvent, event.model_copy(update=header)))
+
     def __str__(self) -> str:
         line = {
             "data": self.data,
@@ -66,6 +90,11 @@ def timestamp(at: datetime) -> str:
 @cache
 def _snake(name: str) -> str:
     return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")
+
+
+@cache
+def _classes() -> Mapping[str, type[Event]]:
+    return {_snake(cls.__name__): cls for cls in REGISTRY.values()}
 
 
 @cache

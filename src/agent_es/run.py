@@ -30,13 +30,14 @@ from agent_es.events import (
 )
 from agent_es.state import RunState, Status, Step, evolve, fold
 from agent_es.tools import CallTool, Failed, Tool
-from agent_es.values import canonical
+from agent_es.values import canonical, decode, valid_unicode
 
 Clock = Callable[[int], datetime]
 """Gives the time of the event with that ``seq``, in UTC; tests freeze it."""
 
 _STEP_EVENTS: frozenset[type[Event]] = frozenset({LlmDecided, ToolResult, ToolFailed, StepInDoubt})
 _ENDS: frozenset[type[Event]] = frozenset((Finished, RunFailed))
+StepEvent = ToolResult | ToolFailed | StepInDoubt
 _NOTHING: frozenset[type[Event]] = frozenset()
 
 LEGAL: Mapping[Status, frozenset[type[Event]]] = {
@@ -113,9 +114,9 @@ class AgentRun(BaseAggregate[UUID]):
             run_id=run_id,
             agent=cls.agent_name,
             agent_version=cls.agent_version,
-            goal=goal,
+            goal=valid_unicode(goal),
             input=input_json,
-            tags=dict(tags),
+            tags=decode(canonical(dict(tags))),
         )
         run = cls.of(fold([event]), clock)
         run.pending_events.append(event)
@@ -225,7 +226,8 @@ class AgentRun(BaseAggregate[UUID]):
             raise IllegalEvent(
                 f"run {self._state.run_id} is {self._state.status}: {event_class.__name__} cannot happen to it"
             )
-        super().trigger_event(event_class, timestamp=self._clock(self.version), **kwargs)
+        values = {name: valid_unicode(value) if isinstance(value, str) else value for name, value in kwargs.items()}
+        super().trigger_event(event_class, timestamp=self._clock(self.version), **values)
 
     def take_in(self, event: AnyEvent) -> None:
         """Fold an event into the state: what every event's ``apply`` does."""
@@ -257,6 +259,19 @@ class AgentRun(BaseAggregate[UUID]):
     def _nothing_open(self, event_class: type[Event]) -> None:
         if self._state.open_steps:
             raise IllegalEvent(f"run {self._state.run_id}: {event_class.__name__} cannot happen while steps are open")
+
+
+def check_legal(run_id: str, events: Sequence[AnyEvent]) -> None:
+    """Raise ``IllegalEvent`` where a journal tells what no run of ours could have recorded."""
+    state = RunState()
+    for seq, event in enumerate(events):
+        legal = frozenset({RunStarted}) if seq == 0 else LEGAL[state.status]
+        known = not isinstance(event, StepEvent) or any(event.idx == step.idx for step in state.open_steps)
+        if type(event) not in legal or not known:
+            raise IllegalEvent(f"run {run_id} seq {seq}: {type(event).__name__} cannot happen there")
+        state = evolve(state, event)
+    if state.run_id != run_id:
+        raise IllegalEvent(f"run {run_id} seq 0: it started as run {state.run_id!r}")
 
 
 def _refuse_fields(cls: type[AgentRun]) -> None:

@@ -31,9 +31,10 @@ from agent_es.events import (
 from agent_es.run import AgentRun
 from agent_es.state import RunState, Status
 from agent_es.step import Append, Decide, NextDone, Request, Requests, Start, advance
-from agent_es.store import RunStore
+from agent_es.store import RunStore, check_same
 from agent_es.telemetry import Kind, Notice, OnEvent, ignore
 from agent_es.tools import Outcome, Tool, ToolContext, ToolSpec
+from agent_es.values import canonical
 
 T = TypeVar("T")
 
@@ -77,7 +78,8 @@ async def adrive(requests: Requests, performer: "Tasks") -> None:
             else:
                 request = requests.send(answer)
     except StopIteration:
-        return
+        if performer.cancelled is not None:
+            raise performer.cancelled from None
     finally:
         requests.close()
         await performer.close()
@@ -155,28 +157,56 @@ class Threads:
 
 
 class Tasks:
-    """Performs requests for an awaiting driver: asynchronous bodies are tasks, the others run in threads."""
+    """Performs requests for an awaiting driver: asynchronous bodies are tasks, the others run in threads.
+
+    A cancelled caller is cancelled as soon as what is known is recorded: an append under way gets its answer, and
+    the results that are there already are appended.  Nothing new is decided or started.
+    """
 
     def __init__(self, runner: "Runner") -> None:
         self._runner = runner
         self._done: asyncio.Queue[Done] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
+        self.cancelled: asyncio.CancelledError | None = None
+        """Set once the caller was cancelled: what is known is recorded, then this is raised."""
 
     async def perform(self, request: Request) -> Any:
         """Do what is asked and return the answer."""
         match request:
+            case Append(run):
+                await self._append(run)
+            case NextDone():
+                return await self._next_done()
             case Decide(run):
+                if self.cancelled is not None:
+                    raise self.cancelled
                 decision = self._runner.ask(run)
                 return await decision if inspect.isawaitable(decision) else decision
-            case Append(run):  # a cancelled caller must not tear an append from its answer
-                return await asyncio.shield(asyncio.to_thread(self._runner.save, run))
             case Start():
-                self._start(Body(self._runner, request))
-            case NextDone():
-                return await self._done.get()
+                if self.cancelled is None:
+                    self._start(Body(self._runner, request))
             case _:
                 assert_never(request)
         return None
+
+    async def _append(self, run: AgentRun) -> None:
+        appending = asyncio.ensure_future(asyncio.to_thread(self._runner.save, run))
+        while not appending.done():
+            try:
+                await asyncio.wait([appending])
+            except asyncio.CancelledError as error:
+                self.cancelled = error
+        appending.result()
+
+    async def _next_done(self) -> Done:
+        if self.cancelled is None:
+            try:
+                return await self._done.get()
+            except asyncio.CancelledError as error:
+                self.cancelled = error
+        if self._done.empty():
+            raise self.cancelled
+        return self._done.get_nowait()
 
     def _start(self, body: Body) -> None:
         if body.tool.is_async:
@@ -338,7 +368,9 @@ class Runner:
         if goal is None:
             if run_id is None:
                 raise BadAgent("a new run needs a goal: run(agent, goal=...)")
-            return self._open(run_id), True
+            run = self._open(run_id, agent)
+            check_same(run.state, agent.agent_name, None, None if input is None else canonical(input))
+            return run, True
         state = self.store.start(agent, run_id=run_id or f"run-{uuid4().hex[:12]}", goal=goal, input=input, tags=tags)
         if state.resumed:
             self._tell_resumed(state)
@@ -346,9 +378,9 @@ class Runner:
             self.on_event(Notice("started", state.run_id, 0, text=goal))
         return agent.of(state, self.store.clock), state.resumed
 
-    def _open(self, run_id: str) -> AgentRun:
+    def _open(self, run_id: str, agent: type[AgentRun] | None = None) -> AgentRun:
         state = self.store.load(run_id)
-        run = self.agent_of(state).of(state, self.store.clock)
+        run = (agent or self.agent_of(state)).of(state, self.store.clock)
         self._tell_resumed(state)
         return run
 

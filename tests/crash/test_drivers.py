@@ -110,7 +110,7 @@ def test_no_more_bodies_run_beside_each_other_than_the_bound(tmp_path: Path) -> 
 def test_a_step_is_one_decision_and_its_calls(tmp_path: Path) -> None:
     store = store_in(tmp_path / "runs.db")
     store.start(Worker, run_id="run-1", goal="go")
-    runner = Runner(store, PLAN)
+    runner = Runner(store, PLAN, agents=[Worker])
 
     statuses = [(runner.step("run-1").status, len(store.load("run-1").steps)) for _ in range(4)]
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-DONE, ERROR, USAGE, WAITS, FAILED, INTERRUPTED = 0, 1, 2, 3, 4, 130
+from agent_es.cli.exits import Exit
 
 EXIT_CODES = """Exit status: 0 done; 1 an error, told in one line; 2 wrong usage; 3 the run waits for something;
 4 the run ended in a failure; 130 interrupted, and the run can be resumed."""
@@ -157,7 +157,7 @@ def main() -> None:
         app()
     except KeyboardInterrupt:
         typer.echo("interrupted; what was recorded is kept", err=True)
-        sys.exit(INTERRUPTED)
+        sys.exit(Exit.INTERRUPTED)
     except Exception as error:
         if _OPTIONS["debug"]:
             raise

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from agent_es.cli.app import DONE, FAILED, WAITS
+from agent_es.cli.exits import Exit
 from agent_es.cli.output import age, err, say, say_json, say_table, tell
 from agent_es.demo import PROVIDER_DB, RUNS_DB
 from agent_es.demo import tell as tell_the_story
@@ -47,7 +47,7 @@ def demo(folder: Path | None, *, as_json: bool) -> int:
             say_json(told.as_dict())
         elif folder is not None:
             say(f"The files are kept: agent-es journal run-7f3a --store {folder / RUNS_DB}")
-    return DONE
+    return Exit.DONE
 
 
 def run(  # one per option
@@ -92,7 +92,7 @@ def runs(status: str | None, agent: str | None, limit: int, store: str, *, as_js
     found = open_store(store).runs(status=wanted, agent=agent, limit=limit)
     if as_json:
         say_json([asdict(record) for record in found])
-        return DONE
+        return Exit.DONE
     now = datetime.now(UTC)
     say_table(
         ("run", "agent", "status", "waits for", "events", "age", "changed", "wakes", "goal"),
@@ -111,7 +111,7 @@ def runs(status: str | None, agent: str | None, limit: int, store: str, *, as_js
             for record in found
         ],
     )
-    return DONE
+    return Exit.DONE
 
 
 def show(run_id: str, store: str, *, as_json: bool) -> int:
@@ -121,7 +121,7 @@ def show(run_id: str, store: str, *, as_json: bool) -> int:
     record = opened.record(run_id)
     if as_json:
         say_json({**described(state), "record": asdict(record)})
-        return DONE
+        return Exit.DONE
     for name, value in fields_of(state, record):
         say(f"{name:<12}{value}")
     for step in state.steps:
@@ -131,7 +131,7 @@ def show(run_id: str, store: str, *, as_json: bool) -> int:
             say(f"  key       {step.key}")
         if step.value_json is not None:
             say(f"  {OUTCOMES[step.status]:<10}{step.value_json}")
-    return DONE
+    return Exit.DONE
 
 
 def journal(run_id: str, store: str, *, as_json: bool) -> int:
@@ -142,7 +142,7 @@ def journal(run_id: str, store: str, *, as_json: bool) -> int:
     else:
         for entry in entries:
             say(str(entry))
-    return DONE
+    return Exit.DONE
 
 
 def open_store(store: str, *, create: bool = False) -> RunStore:
@@ -200,7 +200,7 @@ def end(state: RunState, *, as_json: bool) -> int:
         say(f"run {state.run_id} waits for {state.waiting_for}; see: agent-es show {state.run_id}")
     else:
         say(f"run {state.run_id} {state.status}: {state.failure}; see: agent-es journal {state.run_id}")
-    return {Status.DONE: DONE, Status.WAITING: WAITS}.get(state.status, FAILED)
+    return {Status.DONE: Exit.DONE, Status.WAITING: Exit.WAITS}.get(state.status, Exit.FAILED)
 
 
 def fields_of(state: RunState, record: RunRecord) -> list[tuple[str, object]]:

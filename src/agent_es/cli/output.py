@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from agent_es.cli.exits import Exit
 from agent_es.errors import AgentError
 from agent_es.journal import timestamp
 
@@ -79,7 +80,7 @@ def age(since: datetime, now: datetime) -> str:
 def explain(error: Exception) -> tuple[str, int]:
     """Return the one line that an error is told in, and the exit status that goes with it."""
     what = str(error) if isinstance(error, AgentError) else f"{type(error).__name__}: {error}"
-    return f"error: {' '.join(visible(what).split())}", 1
+    return f"error: {' '.join(visible(what).split())}", Exit.ERROR
 
 
 def _plain(value: Any) -> Any:

@@ -1,5 +1,5 @@
 """Where runs are kept: events, one row per run, and the keys, in one database and one transaction."""
 
-from agent_es.store.application import RunRecord, RunStore, system_clock
+from agent_es.store.application import RunRecord, RunStore, check_same, system_clock
 
-__all__ = ["RunRecord", "RunStore", "system_clock"]
+__all__ = ["RunRecord", "RunStore", "check_same", "system_clock"]

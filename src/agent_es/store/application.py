@@ -31,7 +31,7 @@ from agent_es.errors import (
 from agent_es.events import AnyEvent, stream_id
 from agent_es.journal import JournalEntry
 from agent_es.run import AgentRun, Clock
-from agent_es.state import RunState, Status, evolve
+from agent_es.state import RunState, Status, evolve, fold
 from agent_es.store.mapper import EventMapper, Row
 from agent_es.store.projection import Claim, claims_of, row_of
 from agent_es.store.recorder import Factory, KeyHeld, RunRecorder
@@ -40,7 +40,6 @@ from agent_es.values import canonical, decode
 
 Run = TypeVar("Run", bound=AgentRun)
 
-MAX_RUN_ID = 200
 APPEND_TRIES = 5
 """How often an append is made again whose answer was lost and which was not there."""
 
@@ -75,8 +74,8 @@ class RunStore(Application[UUID]):
     """Starts runs, appends to them, reads them back.  ``url`` is a SQLAlchemy URL of a SQLite file.
 
     ``clock`` gives the times of events.  ``env`` holds settings of the event store library (a cipher, a
-    compressor).  Without ``create``, what is not there yet is refused.  Raises ``StoreUnusable`` and
-    ``SchemaMismatch``.
+    compressor).  Without ``create``, what is not there yet is refused.  With ``migrate``, tables of an older
+    schema are brought up to this one.  Raises ``StoreUnusable`` and ``SchemaMismatch``.
     """
 
     name = "agent_es"
@@ -96,6 +95,7 @@ class RunStore(Application[UUID]):
         clock: Clock = system_clock,
         env: Mapping[str, str] | None = None,
         create: bool = True,
+        migrate: bool = False,
     ) -> None:
         _check_url(url, create=create)
         self.url = url
@@ -104,7 +104,7 @@ class RunStore(Application[UUID]):
         settings = {"SQLALCHEMY_URL": url, "AGENT_ES_SQLALCHEMY_URL": url}
         try:
             super().__init__(env={**(env or {}), **settings})
-            self.recorder.open(create=create)
+            self.recorder.open(create=create, migrate=migrate)
         except (es.PersistenceError, sa.SQLAlchemyError) as error:
             raise StoreUnusable(f"{url}: {error}") from error
 
@@ -123,14 +123,12 @@ class RunStore(Application[UUID]):
 
         Raises ``RunConflict`` where that id was started with another agent, goal or input.
         """
-        if not 1 <= len(run_id) <= MAX_RUN_ID:
-            raise RunConflict(f"a run id has 1 to {MAX_RUN_ID} characters, {run_id!r:.40} has {len(run_id)}")
         run = agent.begin(run_id, goal, canonical(input), tags or {}, self.clock)
         try:
             self.save(run)
         except RunMoved:
             there = self.load(run_id)
-            _check_same(there, run.state)
+            check_same(there, run.state.agent, run.state.goal, run.state.input_json)
             return replace(there, resumed=True)
         return run.state
 
@@ -142,18 +140,23 @@ class RunStore(Application[UUID]):
         """Return the run, ready to take commands."""
         return agent.of(self.load(run_id), self.clock)
 
-    def journal(self, run_id: str) -> list[JournalEntry]:
-        """Return the run's events in order; each prints as a JSON line."""
+    def journal(self, run_id: str, *, after: int = -1) -> list[JournalEntry]:
+        """Return the run's events with a ``seq`` beyond ``after``, in order; each prints as a JSON line."""
         stream = stream_id(run_id)
-        return [
-            JournalEntry(run_id, self.mapper.to_domain_event(StoredEvent(stream, *row))) for row in self._rows(run_id)
-        ]
+        rows = self._rows(run_id) if after < 0 else self.recorder.rows(stream, after=after + 1)
+        return [JournalEntry(run_id, self.mapper.to_domain_event(StoredEvent(stream, *row))) for row in rows]
 
     def runs(
-        self, *, status: Status | str | None = None, agent: str | None = None, limit: int | None = 100
+        self,
+        *,
+        status: Status | str | None = None,
+        waiting_for: str | None = None,
+        agent: str | None = None,
+        limit: int | None = 100,
     ) -> list[RunRecord]:
         """Return the runs' records, the one that changed last first."""
-        wanted = {"status": None if status is None else Status(status).value, "agent": agent}
+        state = None if status is None else Status(status).value
+        wanted = {"status": state, "waiting_for": waiting_for, "agent": agent}
         given = {name: value for name, value in wanted.items() if value is not None}
         where = "WHERE " + " AND ".join(f"{name} = ?" for name in given) if given else ""
         return [_record(row) for row in self.recorder.select_runs(where, [*given.values()], limit)]
@@ -178,6 +181,24 @@ class RunStore(Application[UUID]):
             if run.pending_events:
                 self._append(run)
         return []
+
+    def put_journals(self, journals: Mapping[str, Sequence[AnyEvent]]) -> None:
+        """Store whole journals, all or none; raise ``RunMoved`` where a run is there already."""
+        batch = [
+            (
+                [self.mapper.to_stored_event(event) for event in events],
+                row_of(fold(events)),
+                claims_of(run_id, events),
+            )
+            for run_id, events in journals.items()
+        ]
+        try:
+            self.recorder.append_all(batch)
+        except KeyHeld as held:
+            raise self._key_reused(held) from None
+        except es.IntegrityError as error:
+            there = [run_id for run_id in journals if self.recorder.rows(stream_id(run_id), upto=1)]
+            raise RunMoved(f"already in {self.url}: {', '.join(there) or error}") from None
 
     def _append(self, run: AgentRun) -> None:
         events: list[AnyEvent] = list(run.pending_events)  # type: ignore[arg-type]  # triggered by AgentRun
@@ -306,11 +327,11 @@ class RunRepository(Repository[UUID]):
         return run
 
 
-def _check_same(there: RunState, wanted: RunState) -> None:
-    for what in ("agent", "goal", "input_json"):
-        old, new = getattr(there, what), getattr(wanted, what)
-        if old != new:
-            name = what.removesuffix("_json")
+def check_same(there: RunState, agent: str, goal: str | None, input_json: str | None) -> None:
+    """Raise ``RunConflict`` where a run was started with something else; None asks for nothing."""
+    wanted = {"agent": (there.agent, agent), "goal": (there.goal, goal), "input": (there.input_json, input_json)}
+    for name, (old, new) in wanted.items():
+        if new not in (None, old):
             raise RunConflict(
                 f"run {there.run_id} was started with {name} {old!r:.200}, not {new!r:.200}; "
                 "resume it as it is, or start another run id"

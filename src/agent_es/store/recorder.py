@@ -15,7 +15,8 @@ import eventsourcing.persistence as es
 from eventsourcing.persistence import StoredEvent
 from eventsourcing_sqlalchemy.factory import SQLAlchemyFactory
 from eventsourcing_sqlalchemy.recorders import SQLAlchemyApplicationRecorder
-from sqlalchemy.schema import CreateIndex, CreateTable
+from sqlalchemy import Table
+from sqlalchemy.schema import CreateIndex, CreateTable, ExecutableDDLElement
 
 from agent_es.errors import SchemaMismatch, StoreUnusable
 from agent_es.events import stream_id
@@ -70,34 +71,61 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
     def create_table(self) -> None:
         """Leave the tables to ``open``, which knows whether they may be made."""
 
-    def open(self, *, create: bool) -> None:
+    def open(self, *, create: bool, migrate: bool = False) -> None:
         """Check the schema, and create what is missing, in one transaction.
 
         Raises ``SchemaMismatch`` where another version wrote it, ``StoreUnusable`` where there is nothing to open.
         """
-        dialect = self.datastore.engine.dialect
-        tables = [*self.tables, *metadata.sorted_tables]
-        with driver_errors(), self.datastore.writing() as connection:
-            there = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
-            if schema.name in there:
-                self._check_version(connection)
-            elif not create:
-                raise StoreUnusable(f"{self.datastore.engine.url} is a database without runs of agent_es")
-            for table in tables:
-                if table.name not in there:
-                    connection.execute(str(CreateTable(table).compile(dialect=dialect)))
-                    for index in table.indexes:
-                        connection.execute(str(CreateIndex(index).compile(dialect=dialect)))
-            if schema.name not in there:
-                connection.execute(f"INSERT INTO {schema.name} VALUES (?)", (SCHEMA_VERSION,))
-
-    @staticmethod
-    def _check_version(connection: sqlite3.Connection) -> None:
-        (found,) = connection.execute(f"SELECT version FROM {schema.name}").fetchone()
-        if found > SCHEMA_VERSION:
+        with driver_errors(), self.datastore.raw() as connection:
+            found = patiently(lambda: self._version(connection), self.datastore.patience)
+        if found == SCHEMA_VERSION:
+            return
+        if found is None and not create:
+            raise StoreUnusable(f"{self.datastore.engine.url} is a database without runs of agent_es")
+        if found is not None and found > SCHEMA_VERSION:
             raise SchemaMismatch(
                 f"the store has schema {found} and this code knows {SCHEMA_VERSION}; upgrade agent-es to open it"
             )
+        if found is not None and not migrate:
+            raise SchemaMismatch(
+                f"the store has schema {found} and this code needs {SCHEMA_VERSION}; bring it up: agent-es migrate"
+            )
+        with driver_errors(), self.datastore.writing() as connection:
+            there = self._tables(connection)
+            if found is not None and runs.name in there:
+                self._replace_table(connection, runs)
+            for table in (*self.tables, *metadata.sorted_tables):
+                if table.name not in there:
+                    self._create(connection, table)
+            connection.execute(f"DELETE FROM {schema.name}")
+            connection.execute(f"INSERT INTO {schema.name} VALUES (?)", (SCHEMA_VERSION,))
+
+    @staticmethod
+    def _tables(connection: sqlite3.Connection) -> frozenset[str]:
+        return frozenset(name for (name,) in connection.execute("SELECT name FROM sqlite_schema"))
+
+    def _version(self, connection: sqlite3.Connection) -> int | None:
+        if schema.name not in self._tables(connection):
+            return None
+        (found,) = connection.execute(f"SELECT version FROM {schema.name}").fetchone()
+        return int(found)
+
+    def _create(self, connection: sqlite3.Connection, table: Table) -> None:
+        made: list[ExecutableDDLElement] = [CreateTable(table), *map(CreateIndex, table.indexes)]
+        for ddl in made:
+            connection.execute(str(ddl.compile(dialect=self.datastore.engine.dialect)))
+
+    def _replace_table(self, connection: sqlite3.Connection, table: Table) -> None:
+        """Give a table its present shape, keeping what both shapes have: above all the leases."""
+        old = f"{table.name}_old"
+        connection.execute(f"ALTER TABLE {table.name} RENAME TO {old}")
+        for index in table.indexes:
+            connection.execute(f"DROP INDEX IF EXISTS {index.name}")
+        self._create(connection, table)
+        had = {name for _, name, *_ in connection.execute(f"PRAGMA table_info({old})")}
+        common = ", ".join(column.name for column in table.columns if column.name in had)
+        connection.execute(f"INSERT INTO {table.name} ({common}) SELECT {common} FROM {old}")
+        connection.execute(f"DROP TABLE {old}")
 
     def append(
         self,
@@ -110,19 +138,33 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
         Raises ``IntegrityError`` where the version is taken, ``KeyHeld`` where another step holds a key,
         ``StoreBusy`` where nothing was done, and ``OperationalError`` where nobody knows.
         """
-        before = stored[0].originator_version - 1
+        self.append_all([(stored, row, claims)])
+
+    def append_all(self, batch: Sequence[tuple[Sequence[StoredEvent], RowValues, Sequence[Claim]]]) -> None:
+        """Append to several runs, in one transaction."""
         with driver_errors(), self.datastore.writing() as connection:
-            for event in stored:
-                connection.execute(
-                    self._insert_event,
-                    (event.originator_id.bytes, event.originator_version, event.topic, event.state),  # type: ignore[union-attr]
-                )
-            for claim in claims:
-                self._claim(connection, claim)
-            if before == 0:
-                connection.execute(self._insert_row, row)
-            elif connection.execute(self._update_row, (*row, before)).rowcount != 1:
-                raise es.IntegrityError(f"the row of run {row[-1]} is not at version {before}")
+            for stored, row, claims in batch:
+                self._append(connection, stored, row, claims)
+
+    def _append(
+        self,
+        connection: sqlite3.Connection,
+        stored: Sequence[StoredEvent],
+        row: RowValues,
+        claims: Sequence[Claim],
+    ) -> None:
+        before = stored[0].originator_version - 1
+        for event in stored:
+            connection.execute(
+                self._insert_event,
+                (event.originator_id.bytes, event.originator_version, event.topic, event.state),  # type: ignore[union-attr]
+            )
+        for claim in claims:
+            self._claim(connection, claim)
+        if before == 0:
+            connection.execute(self._insert_row, row)
+        elif connection.execute(self._update_row, (*row, before)).rowcount != 1:
+            raise es.IntegrityError(f"the row of run {row[-1]} is not at version {before}")
 
     def rows(self, stream: UUID, *, after: int = 0, upto: int | None = None) -> list[Row]:
         """Return version, topic and state of a stream's events with ``after < version <= upto``."""
