@@ -5,10 +5,10 @@ Rule 2: an import is all or nothing: every line is checked before the first even
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from agent_es.errors import BadJournal, RunConflict, RunMoved
+from agent_es.errors import BadJournal
 from agent_es.events import AnyEvent
 from agent_es.journal import JournalEntry
 from agent_es.run import check_legal
@@ -53,11 +53,10 @@ def export_lines(store: RunStore, run_ids: Iterable[str], tally: Tally) -> Itera
             yield tally.add(entry)
 
 
-def import_lines(store: RunStore, lines: Iterable[str], tally: Tally) -> Transferred:
-    """Store the runs that the lines tell of, all or none.
+def read_journals(lines: Iterable[str], tally: Tally) -> Mapping[str, Sequence[AnyEvent]]:
+    """Return the journals that the lines tell of, by run id; no store is touched.
 
-    Raises ``BadJournal`` with the number of the line that is wrong, and ``RunConflict`` where a run is there
-    already.
+    Raises ``BadJournal`` with the number of the line that is wrong, ``IllegalEvent`` for what cannot have happened.
     """
     journals: dict[str, list[AnyEvent]] = {}
     for number, line in enumerate(lines, start=1):
@@ -76,8 +75,4 @@ def import_lines(store: RunStore, lines: Iterable[str], tally: Tally) -> Transfe
             tally.add(entry)
     for run_id, events in journals.items():
         check_legal(run_id, events)
-    try:
-        store.put_journals(journals)
-    except RunMoved as moved:
-        raise RunConflict(f"{moved}; nothing was imported") from None
-    return tally.result
+    return journals

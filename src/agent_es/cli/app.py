@@ -41,7 +41,7 @@ DEFAULT_STORE = "sqlite:///agent_es.db"
 
 @app.callback()
 def options(
-    debug: Annotated[bool, typer.Option("--debug", help="Show where an error came from.")] = False,  # noqa: FBT002
+    debug: Annotated[bool, typer.Option("--debug", help="Show where an error came from.")] = False,
 ) -> None:
     """Keep what holds for every command."""
     _OPTIONS["debug"] = debug
@@ -50,9 +50,9 @@ def options(
 _OPTIONS = {"debug": False}
 
 
-def _work(name: str, **arguments: Any) -> None:
+def _work(module: str, name: str, **arguments: Any) -> None:
     """Do what the command of that name does, and end with its status."""
-    raise typer.Exit(getattr(import_module("agent_es.cli.commands"), name)(**arguments))
+    raise typer.Exit(getattr(import_module(f"agent_es.cli.{module}"), name)(**arguments))
 
 
 @app.command()
@@ -60,13 +60,13 @@ def demo(
     folder: Annotated[
         Path | None, typer.Option("--dir", help="Keep the files here: runs.db and provider.db.")
     ] = None,
-    as_json: Json = False,  # noqa: FBT002
+    as_json: Json = False,
 ) -> None:
     """Kill a worker at the worst moment, and watch a naive restart pay twice and the durable resume pay once.
 
     Example: agent-es demo --dir /tmp/story
     """
-    _work("demo", folder=folder, as_json=as_json)
+    _work("story", "demo", folder=folder, as_json=as_json)
 
 
 @app.command()
@@ -78,13 +78,14 @@ def run(
     decider: Deciding = None,
     deps: Deps = None,
     store: Store = DEFAULT_STORE,
-    as_json: Json = False,  # noqa: FBT002
+    as_json: Json = False,
 ) -> None:
     """Start a run, or resume the one of that id, and drive it until it is over or waits.
 
     Example: agent-es run shop.agents:RefundRun --goal "Refund ORD-3300" --run-id refund-3300
     """
     _work(
+        "commands",
         "run",
         agent=agent,
         goal=goal,
@@ -109,46 +110,119 @@ def resume(
     decider: Deciding = None,
     deps: Deps = None,
     store: Store = DEFAULT_STORE,
-    as_json: Json = False,  # noqa: FBT002
+    as_json: Json = False,
 ) -> None:
     """Drive a run that was started before until it is over or waits.
 
     Example: agent-es resume refund-3300 --agent shop.agents:RefundRun
     """
-    _work("resume", run_id=run_id, agent=agent, decider=decider, deps=deps, store=store, as_json=as_json)
+    _work("commands", "resume", run_id=run_id, agent=agent, decider=decider, deps=deps, store=store, as_json=as_json)
 
 
 @app.command()
 def runs(
     status: Annotated[str | None, typer.Option(help="Only those pending, running, waiting, done, failed...")] = None,
+    waiting_for: Annotated[str | None, typer.Option(help="Only those that wait for this, such as doubt.")] = None,
     agent: Annotated[str | None, typer.Option(help="Only those of this agent.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
+    watch: Annotated[bool, typer.Option("--watch", help="Show them again each second, until interrupted.")] = False,
     store: Store = DEFAULT_STORE,
-    as_json: Json = False,  # noqa: FBT002
+    as_json: Json = False,
 ) -> None:
     """List runs, the one that changed last first.
 
-    Example: agent-es runs --status waiting
+    Example: agent-es runs --status waiting --watch
     """
-    _work("runs", status=status, agent=agent, limit=limit, store=store, as_json=as_json)
+    _work(
+        "commands",
+        "runs",
+        status=status,
+        waiting_for=waiting_for,
+        agent=agent,
+        limit=limit,
+        watch=watch,
+        store=store,
+        as_json=as_json,
+    )
 
 
 @app.command()
-def show(run_id: RunId, store: Store = DEFAULT_STORE, as_json: Json = False) -> None:  # noqa: FBT002
+def show(
+    run_id: RunId,
+    at: Annotated[
+        int | None, typer.Option(min=0, metavar="SEQ", help="As it was after the event of that seq.")
+    ] = None,
+    store: Store = DEFAULT_STORE,
+    as_json: Json = False,
+) -> None:
     """Show a run: its record, and each step with its attempts, key and state.
 
-    Example: agent-es show refund-3300
+    Example: agent-es show refund-3300 --at 3
     """
-    _work("show", run_id=run_id, store=store, as_json=as_json)
+    _work("commands", "show", run_id=run_id, at=at, store=store, as_json=as_json)
 
 
 @app.command()
-def journal(run_id: RunId, store: Store = DEFAULT_STORE, as_json: Json = False) -> None:  # noqa: FBT002
+def journal(
+    run_id: RunId,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on printing until the run is over.")] = False,
+    store: Store = DEFAULT_STORE,
+    as_json: Json = False,
+) -> None:
     """Print a run's journal, one JSON line per event.
 
-    Example: agent-es journal refund-3300
+    Example: agent-es journal refund-3300 --follow
     """
-    _work("journal", run_id=run_id, store=store, as_json=as_json)
+    _work("commands", "journal", run_id=run_id, follow=follow, store=store, as_json=as_json)
+
+
+@app.command()
+def rebuild(store: Store = DEFAULT_STORE, as_json: Json = False) -> None:
+    """Make the runs table and the keys again from the events; leases are left alone.
+
+    Example: agent-es rebuild --store runs.db
+    """
+    _work("commands", "rebuild", store=store, as_json=as_json)
+
+
+@app.command()
+def migrate(store: Store = DEFAULT_STORE, as_json: Json = False) -> None:
+    """Bring the tables of an older version up to this one; events are never rewritten.
+
+    Example: agent-es migrate --store runs.db
+    """
+    _work("commands", "migrate", store=store, as_json=as_json)
+
+
+@app.command(name="export")
+def export_runs(
+    run_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[RUN]...", help="These runs; all by default.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write here; else standard output.")] = None,
+    store: Store = DEFAULT_STORE,
+    as_json: Json = False,
+) -> None:
+    """Write journals as JSON lines, and say how many and their digest.
+
+    Example: agent-es export refund-3300 -o refund.jsonl
+    """
+    _work("commands", "export_runs", run_ids=run_ids or [], output=output, store=store, as_json=as_json)
+
+
+@app.command(name="import")
+def import_runs(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="JSON lines, as export wrote them; - for standard input.")
+    ],
+    store: Store = DEFAULT_STORE,
+    as_json: Json = False,
+) -> None:
+    """Store the runs that JSON lines tell of: all of them, or none and an error.
+
+    Example: agent-es import refund.jsonl --store copy.db
+    """
+    _work("commands", "import_runs", file=file, store=store, as_json=as_json)
 
 
 def main() -> None:

@@ -3,51 +3,33 @@
 import json
 import os
 import sys
-import tempfile
+import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
+
+from rich.live import Live
+from rich.table import Table
 
 from agent_es.cli.exits import Exit
-from agent_es.cli.output import age, err, say, say_json, say_table, tell
-from agent_es.demo import PROVIDER_DB, RUNS_DB
-from agent_es.demo import tell as tell_the_story
-from agent_es.errors import AgentError, BadAgent, StoreUnusable
+from agent_es.cli.output import age, out, progress, say, say_json, table_of, tell
+from agent_es.errors import AgentError, AgentUnknown, BadAgent, BadJournal
 from agent_es.journal import timestamp
 from agent_es.run import AgentRun
 from agent_es.runtime import Runner
-from agent_es.state import RunState, Status, Step
-from agent_es.store import RunRecord, RunStore
+from agent_es.state import OVER, RunState, Status, Step
+from agent_es.store import SCHEMA_VERSION, RunRecord, RunStore
 from agent_es.telemetry import Notice
+from agent_es.transfer import Tally, Transferred, export_lines, read_journals
 
 OUTCOMES = {"done": "result", "failed": "error", "in_doubt": "doubt"}
-STYLES = {"act": "bold cyan", "line": "", "journal": "dim", "good": "bold green", "bad": "bold red"}
-
-
-def demo(folder: Path | None, *, as_json: bool) -> int:
-    """Tell the story in a folder that is kept, or in one that is not."""
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in (RUNS_DB, PROVIDER_DB):
-            if (folder / name).exists():
-                raise StoreUnusable(f"{folder / name} is there already; name an empty folder for the demo")
-    with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder) as place:
-        waiting = err.status("the worker is on its way to the hard spot…") if err.is_terminal else nullcontext()
-
-        def show_line(style: str, line: str) -> None:
-            if not as_json:
-                say(line if style == "act" else f"   {line}", STYLES[style])
-
-        with waiting:
-            told = tell_the_story(Path(place), show_line)
-        if as_json:
-            say_json(told.as_dict())
-        elif folder is not None:
-            say(f"The files are kept: agent-es journal run-7f3a --store {folder / RUNS_DB}")
-    return Exit.DONE
+WATCH_EVERY = 1.0
+FOLLOW_EVERY = 0.2
+"""Seconds between two looks at the store."""
 
 
 def run(  # one per option
@@ -67,7 +49,8 @@ def run(  # one per option
     except ValueError as error:
         raise BadAgent(f"--input is no JSON: {error}") from None
     cls = load_agent(agent)
-    runner = make_runner(open_store(store, create=True), decider, deps, as_json=as_json)
+    options = runner_options(decider, deps, as_json=as_json)
+    runner = Runner(open_store(store, create=True), **options)
     return end(runner.run(cls, run_id=run_id, goal=goal, input=value), as_json=as_json)
 
 
@@ -75,26 +58,54 @@ def resume(
     run_id: str, agent: str | None, decider: str | None, deps: str | None, store: str, *, as_json: bool
 ) -> int:
     """Resume a run."""
-    opened = open_store(store)
-    if agent is not None:
-        load_agent(agent)
-    else:
-        opened.load(run_id)
-    return end(make_runner(opened, decider, deps, as_json=as_json).resume(run_id), as_json=as_json)
+    agents = None if agent is None else [load_agent(agent)]
+    options = runner_options(decider, deps, as_json=as_json)
+    try:
+        state = Runner(open_store(store), agents=agents, **options).resume(run_id)
+    except AgentUnknown as unknown:
+        raise AgentUnknown(f"{unknown.args[0].partition('; ')[0]}; name it: --agent MODULE:CLASS") from None
+    return end(state, as_json=as_json)
 
 
-def runs(status: str | None, agent: str | None, limit: int, store: str, *, as_json: bool) -> int:
-    """List runs."""
+def runs(  # one per option
+    status: str | None,
+    waiting_for: str | None,
+    agent: str | None,
+    limit: int,
+    store: str,
+    *,
+    watch: bool,
+    as_json: bool,
+) -> int:
+    """List runs, once or each second."""
     try:
         wanted = None if status is None else Status(status)
     except ValueError:
         raise AgentError(f"--status {status!r} is none of {', '.join(Status)}") from None
-    found = open_store(store).runs(status=wanted, agent=agent, limit=limit)
-    if as_json:
-        say_json([asdict(record) for record in found])
-        return Exit.DONE
+    opened = open_store(store)
+
+    def found() -> list[RunRecord]:
+        return opened.runs(status=wanted, waiting_for=waiting_for, agent=agent, limit=limit)
+
+    if watch and not as_json and out.is_terminal:
+        with Live(runs_table(found()), console=out, auto_refresh=False) as live:
+            while True:
+                time.sleep(WATCH_EVERY)
+                live.update(runs_table(found()), refresh=True)
+    while True:
+        if as_json:
+            say_json([asdict(record) for record in found()])
+        else:
+            out.print(runs_table(found()))
+        if not watch:
+            return Exit.DONE
+        time.sleep(WATCH_EVERY)
+
+
+def runs_table(found: Sequence[RunRecord]) -> Table:
+    """Return runs as a table."""
     now = datetime.now(UTC)
-    say_table(
+    return table_of(
         ("run", "agent", "status", "waits for", "events", "age", "changed", "wakes", "goal"),
         [
             (
@@ -111,13 +122,12 @@ def runs(status: str | None, agent: str | None, limit: int, store: str, *, as_js
             for record in found
         ],
     )
-    return Exit.DONE
 
 
-def show(run_id: str, store: str, *, as_json: bool) -> int:
-    """Show a run."""
+def show(run_id: str, at: int | None, store: str, *, as_json: bool) -> int:
+    """Show a run, now or as it was."""
     opened = open_store(store)
-    state = opened.load(run_id)
+    state = opened.load(run_id, None if at is None else at + 1)
     record = opened.record(run_id)
     if as_json:
         say_json({**described(state), "record": asdict(record)})
@@ -134,36 +144,107 @@ def show(run_id: str, store: str, *, as_json: bool) -> int:
     return Exit.DONE
 
 
-def journal(run_id: str, store: str, *, as_json: bool) -> int:
-    """Print a run's journal."""
-    entries = open_store(store).journal(run_id)
-    if as_json:
+def journal(run_id: str, store: str, *, follow: bool, as_json: bool) -> int:
+    """Print a run's journal, to where it is or until the run is over."""
+    opened = open_store(store)
+    entries = opened.journal(run_id)
+    if as_json and not follow:
         say_json([json.loads(str(entry)) for entry in entries])
-    else:
+        return Exit.DONE
+    seq = -1
+    while True:
         for entry in entries:
+            seq = entry.seq
             say(str(entry))
+        if not follow or opened.record(run_id).status in OVER:
+            return Exit.DONE
+        time.sleep(FOLLOW_EVERY)
+        entries = opened.journal(run_id, after=seq)
+
+
+def rebuild(store: str, *, as_json: bool) -> int:
+    """Make what is projected again."""
+    return rebuilt(open_store(store), as_json=as_json)
+
+
+def migrate(store: str, *, as_json: bool) -> int:
+    """Bring older tables up, and make what is projected again."""
+    return rebuilt(open_store(store, migrate=True), as_json=as_json)
+
+
+def rebuilt(store: RunStore, *, as_json: bool) -> int:
+    """Rebuild with a progress bar, and say how many runs there are."""
+    with progress("rebuilding", None if as_json else store.count()) as advance:
+        count = store.rebuild(lambda _: advance())
+    if as_json:
+        say_json({"runs": count, "schema": SCHEMA_VERSION})
+    else:
+        say(f"{count} runs, schema {SCHEMA_VERSION}: rows and keys were made again from the events")
     return Exit.DONE
 
 
-def open_store(store: str, *, create: bool = False) -> RunStore:
+def export_runs(run_ids: list[str], output: Path | None, store: str, *, as_json: bool) -> int:
+    """Write journals as JSON lines."""
+    opened = open_store(store)
+    ids = run_ids or sorted(record.run_id for record in opened.runs(limit=None))
+    tally = Tally()
+    for run_id in run_ids:
+        opened.record(run_id)
+    with (
+        nullcontext(sys.stdout) if output is None else output.open("w", encoding="utf-8") as target,
+        progress("exporting", None if as_json or output is None else len(ids)) as advance,
+    ):
+        for run_id in ids:
+            target.writelines(f"{line}\n" for line in export_lines(opened, [run_id], tally))
+            advance()
+    return transferred("exported", tally.result, to_stdout=output is not None, as_json=as_json)
+
+
+def import_runs(file: Path, store: str, *, as_json: bool) -> int:
+    """Store the runs that JSON lines tell of."""
+    tally = Tally()
+    with nullcontext(sys.stdin) if str(file) == "-" else readable(file) as source:
+        journals = read_journals(source, tally)
+    open_store(store, create=True).put_journals(journals)
+    return transferred("imported", tally.result, to_stdout=True, as_json=as_json)
+
+
+def readable(file: Path) -> TextIO:
+    """Open a text file to read it."""
+    try:
+        return file.open(encoding="utf-8", errors="surrogateescape")
+    except OSError as error:
+        raise BadJournal(f"{file} cannot be read: {error.strerror}") from None
+
+
+def transferred(what: str, result: Transferred, *, to_stdout: bool, as_json: bool) -> int:
+    """Say what went over; beside the lines themselves, on standard error."""
+    if as_json:
+        line = json.dumps(asdict(result), sort_keys=True)
+    else:
+        line = f"{what} {result.runs} runs, {result.events} events, sha256 {result.digest}"
+    (say if to_stdout else tell)(line)
+    return Exit.DONE
+
+
+def open_store(store: str, *, create: bool = False, migrate: bool = False) -> RunStore:
     """Open the store of that URL or path."""
-    return RunStore(store if "://" in store else f"sqlite:///{store}", create=create)
+    return RunStore(store if "://" in store else f"sqlite:///{store}", create=create, migrate=migrate)
 
 
-def make_runner(store: RunStore, decider: str | None, deps: str | None, *, as_json: bool) -> Runner:
-    """Return a runner with what the options name; it tells what happens on standard error."""
+def runner_options(decider: str | None, deps: str | None, *, as_json: bool) -> dict[str, Any]:
+    """Return what the options name, for a runner; it tells what happens on standard error."""
     needed = load(deps) if deps else None
 
     def trace(notice: Notice) -> None:
         if not as_json:
             tell(str(notice))
 
-    return Runner(
-        store,
-        load(decider) if decider else None,
-        deps=needed() if callable(needed) else needed,
-        on_event=trace,
-    )
+    return {
+        "decider": load(decider) if decider else None,
+        "deps": needed() if callable(needed) else needed,
+        "on_event": trace,
+    }
 
 
 def load(name: str) -> Any:

@@ -3,11 +3,13 @@
 import json
 import sys
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
@@ -52,14 +54,22 @@ def say_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, sort_keys=True, default=_plain) + "\n")
 
 
-def say_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table."""
+def table_of(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """Return a table."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*(Text(visible("" if cell is None else str(cell))) for cell in row))
-    out.print(table)
+    return table
+
+
+@contextmanager
+def progress(what: str, total: int | None) -> Iterator[Callable[[], None]]:
+    """Show a bar on a terminal while something long goes on; lend the function that moves it."""
+    with Progress(console=err, transient=True, disable=total is None or not err.is_terminal) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda: bar.advance(task)
 
 
 def age(since: datetime, now: datetime) -> str:

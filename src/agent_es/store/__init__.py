@@ -1,5 +1,6 @@
 """Where runs are kept: events, one row per run, and the keys, in one database and one transaction."""
 
 from agent_es.store.application import RunRecord, RunStore, check_same, system_clock
+from agent_es.store.tables import SCHEMA_VERSION
 
-__all__ = ["RunRecord", "RunStore", "check_same", "system_clock"]
+__all__ = ["SCHEMA_VERSION", "RunRecord", "RunStore", "check_same", "system_clock"]

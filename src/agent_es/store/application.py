@@ -4,8 +4,10 @@ Rule 1: an append whose answer was lost is read back, and made again only where 
 Rule 2: nothing goes on from what is not in the journal: a refused append leaves its events pending.
 """
 
+import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,7 +37,7 @@ from agent_es.state import RunState, Status, evolve, fold
 from agent_es.store.mapper import EventMapper, Row
 from agent_es.store.projection import Claim, claims_of, row_of
 from agent_es.store.recorder import Factory, KeyHeld, RunRecorder
-from agent_es.store.tables import runs
+from agent_es.store.tables import runs, schema
 from agent_es.values import canonical, decode
 
 Run = TypeVar("Run", bound=AgentRun)
@@ -104,7 +106,7 @@ class RunStore(Application[UUID]):
         settings = {"SQLALCHEMY_URL": url, "AGENT_ES_SQLALCHEMY_URL": url}
         try:
             super().__init__(env={**(env or {}), **settings})
-            self.recorder.open(create=create, migrate=migrate)
+            self.recorder.open(migrate=migrate)
         except (es.PersistenceError, sa.SQLAlchemyError) as error:
             raise StoreUnusable(f"{url}: {error}") from error
 
@@ -161,6 +163,10 @@ class RunStore(Application[UUID]):
         where = "WHERE " + " AND ".join(f"{name} = ?" for name in given) if given else ""
         return [_record(row) for row in self.recorder.select_runs(where, [*given.values()], limit)]
 
+    def count(self) -> int:
+        """Return how many runs there are."""
+        return self.recorder.count_runs()
+
     def record(self, run_id: str) -> RunRecord:
         """Return a run's record; raise ``RunNotFound``."""
         for row in self.recorder.select_runs("WHERE run_id = ?", [run_id], 1):
@@ -183,7 +189,7 @@ class RunStore(Application[UUID]):
         return []
 
     def put_journals(self, journals: Mapping[str, Sequence[AnyEvent]]) -> None:
-        """Store whole journals, all or none; raise ``RunMoved`` where a run is there already."""
+        """Store whole journals, all or none; raise ``RunConflict`` where a run is there already."""
         batch = [
             (
                 [self.mapper.to_stored_event(event) for event in events],
@@ -198,7 +204,9 @@ class RunStore(Application[UUID]):
             raise self._key_reused(held) from None
         except es.IntegrityError as error:
             there = [run_id for run_id in journals if self.recorder.rows(stream_id(run_id), upto=1)]
-            raise RunMoved(f"already in {self.url}: {', '.join(there) or error}") from None
+            raise RunConflict(
+                f"{', '.join(there) or error}: already in {self.url}, and nothing was imported; use another store"
+            ) from None
 
     def _append(self, run: AgentRun) -> None:
         events: list[AnyEvent] = list(run.pending_events)  # type: ignore[arg-type]  # triggered by AgentRun
@@ -350,8 +358,21 @@ def _check_url(url: str, *, create: bool) -> None:
     folder = Path(parsed.database).parent
     if not folder.is_dir():
         raise StoreUnusable(f"{url!r}: there is no folder {str(folder)!r}; create it first")
-    if not create and not Path(parsed.database).exists():
+    if not create:
+        _check_ours(url, Path(parsed.database))
+
+
+def _check_ours(url: str, path: Path) -> None:
+    """Raise ``StoreUnusable`` where the file holds no runs, without changing a byte of it."""
+    if not path.exists():
         raise StoreUnusable(f"{url!r}: there is no such file; start a run there first, or name another store")
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            found = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", (schema.name,)).fetchone()
+    except sqlite3.Error as error:
+        raise StoreUnusable(f"{url!r} cannot be read: {error}") from None
+    if found is None:
+        raise StoreUnusable(f"{url!r} is a database without runs of agent_es; name another store")
 
 
 def _record(row: tuple[Any, ...]) -> RunRecord:

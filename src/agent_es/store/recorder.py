@@ -18,7 +18,7 @@ from eventsourcing_sqlalchemy.recorders import SQLAlchemyApplicationRecorder
 from sqlalchemy import Table
 from sqlalchemy.schema import CreateIndex, CreateTable, ExecutableDDLElement
 
-from agent_es.errors import SchemaMismatch, StoreUnusable
+from agent_es.errors import SchemaMismatch
 from agent_es.events import stream_id
 from agent_es.store.datastore import Datastore, patiently
 from agent_es.store.mapper import Row
@@ -71,17 +71,15 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
     def create_table(self) -> None:
         """Leave the tables to ``open``, which knows whether they may be made."""
 
-    def open(self, *, create: bool, migrate: bool = False) -> None:
+    def open(self, *, migrate: bool) -> None:
         """Check the schema, and create what is missing, in one transaction.
 
-        Raises ``SchemaMismatch`` where another version wrote it, ``StoreUnusable`` where there is nothing to open.
+        Raises ``SchemaMismatch`` where another version wrote it.
         """
         with driver_errors(), self.datastore.raw() as connection:
             found = patiently(lambda: self._version(connection), self.datastore.patience)
         if found == SCHEMA_VERSION:
             return
-        if found is None and not create:
-            raise StoreUnusable(f"{self.datastore.engine.url} is a database without runs of agent_es")
         if found is not None and found > SCHEMA_VERSION:
             raise SchemaMismatch(
                 f"the store has schema {found} and this code knows {SCHEMA_VERSION}; upgrade agent-es to open it"
@@ -184,6 +182,14 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
                 lambda: connection.execute(sql, (*values, -1 if limit is None else limit)).fetchall(),
                 self.datastore.patience,
             )
+
+    def count_runs(self) -> int:
+        """Return how many rows the runs table has."""
+        with driver_errors(), self.datastore.raw() as connection:
+            (count,) = patiently(
+                lambda: connection.execute(f"SELECT count(*) FROM {runs.name}").fetchone(), self.datastore.patience
+            )
+        return int(count)
 
     def rebuild(self, project: Callable[[list[Row]], tuple[RowValues, Sequence[Claim]] | None]) -> int:
         """Make rows and keys again from the events, in one transaction; return how many runs there are.
