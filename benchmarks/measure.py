@@ -3,7 +3,7 @@
 Rule 1: a machine is noisy and another machine is faster: only a ratio is judged, of two sides that ran in turns.
 Rule 2: the ratio is taken in each round and its median is reported, so that a slow minute slows both sides.
 Rule 3: no side collects the garbage that another one left.
-Rule 4: a side returns the seconds of the work alone; it prepares and checks off the clock.
+Rule 4: a side returns the seconds that one piece of its work took; it prepares and checks off the clock.
 """
 
 import gc
@@ -13,9 +13,8 @@ from pathlib import Path
 from statistics import median
 from typing import Literal, Protocol
 
-MICRO = 1e6
-
 Side = Callable[[], float]
+"""Works for one round; returns seconds per append, or per event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +69,22 @@ class Measure(Protocol):
 
 
 class Samples:
-    """Seconds per round, of sides that took turns."""
+    """What sides that took turns returned, round by round."""
 
     def __init__(self, sides: Iterable[str]) -> None:
         self._seconds: dict[str, list[float]] = {side: [] for side in sides}
 
     def add(self, side: str, seconds: float) -> None:
-        """Keep how long a side took in this round."""
+        """Keep what a side returned in this round."""
         self._seconds[side].append(seconds)
 
-    def micros(self, side: str, per_round: int) -> float:
-        """Return the median of the microseconds that one piece of work took, of so many per round."""
-        return median(self._seconds[side]) / per_round * MICRO
+    def micros(self, side: str) -> float:
+        """Return the median of the rounds, in microseconds."""
+        return median(self._seconds[side]) * 1e6
+
+    def per_second(self, side: str) -> float:
+        """Return how many pieces of work a second that makes."""
+        return 1 / median(self._seconds[side])
 
     def ratio(self, side: str, other: str) -> float:
         """Return the median of the rounds' ratios."""
@@ -97,12 +100,15 @@ class Samples:
 
 
 def alternate(sides: Mapping[str, Side], rounds: Iterable[int]) -> Samples:
-    """Run each side once to warm up, then all of them in turns, round by round."""
+    """Run each side once to warm up, then all of them in turns, every other round backwards.
+
+    A machine that slows down in a round slows its last side most: that way, each side is last as often as first.
+    """
     samples = Samples(sides)
     for side in sides.values():
         side()
-    for _ in rounds:
-        for name, side in sides.items():
+    for n in rounds:
+        for name in reversed([*sides]) if n % 2 else sides:
             gc.collect()
-            samples.add(name, side())
+            samples.add(name, sides[name]())
     return samples

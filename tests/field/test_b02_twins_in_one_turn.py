@@ -65,7 +65,7 @@ class Travel(AgentRun):
     def add_seat_slowly(self, ctx: ToolContext[Airline], flight: str) -> str:
         """Book; the second seat is booked before the first one."""
         if ctx.idx == 0:
-            assert ctx.deps.second_booked.wait(timeout=30)
+            assert ctx.deps.second_booked.wait(timeout=5)
         ctx.deps.book(ctx.idx, flight)
         return f"seat of step {ctx.idx}"
 

@@ -73,7 +73,7 @@ def test_the_intent_and_its_key_are_in_the_journal_before_the_provider_moves_mon
 
     def look(_: str) -> None:
         last = open_store().journal(RUN_ID)[-1]
-        on_disk.append((last.type, last.data["key"], last.data["attempt"]))
+        on_disk.append((last.type, last.data.get("key"), last.data.get("attempt")))
 
     provider = PaymentProvider(tmp_path / "provider.db", before_commit=look)
 

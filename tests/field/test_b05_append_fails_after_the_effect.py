@@ -199,7 +199,7 @@ def lose_the_answer(store: RunStore, *, nth: int, commits: bool, then: Callable[
         then()
         raise OperationalError("disk I/O error")
 
-    store.recorder.append = fail_once  # type: ignore[method-assign]
+    store.recorder.append = fail_once  # type: ignore[assignment, method-assign]
 
 
 @pytest.mark.parametrize("commits", [True, False], ids=["after its commit", "instead of its commit"])

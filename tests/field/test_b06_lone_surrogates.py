@@ -31,7 +31,8 @@ from agent_es.testing import Crash, CrashingRunner, CrashPoint
 
 RUN_ID = "run-1"
 EMOJI = "\U0001f600"
-CUT_IN_THE_MIDDLE = (5_000 * "x" + EMOJI).encode("utf-16-le")[:-2].decode("utf-16-le", "surrogatepass")
+LONG = 1_500 * "x"
+CUT_IN_THE_MIDDLE = (LONG + EMOJI).encode("utf-16-le")[:-2].decode("utf-16-le", "surrogatepass")
 
 BEFORE_THE_RESULT = CrashPoint(4, "after")  # decide, append, start, next done
 AFTER_THE_RESULT = CrashPoint(5, "after")  # append of the result
@@ -100,44 +101,32 @@ def live_twice(open_store: Callable[[], RunStore]) -> Callable[..., RunState]:
     return live
 
 
+@pytest.mark.parametrize("tool_name", ["scrape", "scrape_annotated", "scrape_in_a_dict", "scrape_and_raise"])
 @pytest.mark.parametrize(
     ("said", "recorded"),
     [
         ("ok \ud83d", "ok \ufffd"),
         ("\ude00 ok", "\ufffd ok"),
         ("\ud83d\ude00", EMOJI),
-        (CUT_IN_THE_MIDDLE, 5_000 * "x" + "\ufffd"),
+        (CUT_IN_THE_MIDDLE, LONG + "\ufffd"),
     ],
     ids=["high", "low", "split pair", "cut long text"],
-)
-@pytest.mark.parametrize(
-    ("tool_name", "path"),
-    [("scrape", []), ("scrape_annotated", []), ("scrape_in_a_dict", ["pages", 0]), ("scrape_and_raise", ["message"])],
 )
 def test_a_text_with_half_a_pair_is_recorded_once_and_shown_alike_before_and_after_a_crash(
     said: str,
     recorded: str,
     tool_name: str,
-    path: list[Any],
     open_store: Callable[[], RunStore],
     live_twice: Callable[..., RunState],
 ) -> None:
-    def shown(run: RunState) -> Any:
-        (step,) = run.steps
-        value: Any = step.error or step.result
-        for part in path:
-            value = value[part]
-        return value if isinstance(value, str) else None
-
     calm, uncrashed = Model(CallTool(tool_name)), Site(said)
     first = Runner(open_store(), calm, deps=uncrashed).run(Clerk, run_id="run-0", goal="scrape")
     model, site = Model(CallTool(tool_name)), Site(said)
 
     replayed = live_twice(model, site, AFTER_THE_RESULT)
 
-    limit = 2_000 if tool_name == "scrape_and_raise" else None  # the message of an error is bounded
     assert (first.status, replayed.status) == (Status.DONE, Status.DONE)
-    assert shown(first)[:limit] == shown(replayed)[:limit] == recorded[:limit]
+    assert json.dumps(recorded, ensure_ascii=False).encode() in calm.requests[-1]
     assert model.requests == calm.requests
     assert (uncrashed.scraped, site.scraped) == (1, 1)
 

@@ -3,6 +3,7 @@
 Run as a program, this file is the worker that dies at the request that it is told.
 """
 
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -96,7 +97,7 @@ def test_a_decision_that_is_durable_is_acted_on_and_never_asked_for_again(
 def test_a_decision_that_died_before_it_was_durable_was_acted_on_by_nobody(
     run_worker: Callable[..., int], model: FickleModel, store: RunStore, provider: PaymentProvider
 ) -> None:
-    exit_status = run_worker("2", "before")
+    exit_status = run_worker("the first append")
     assert exit_status == -signal.SIGKILL
     assert [entry.type for entry in store.journal(RUN_ID)] == ["run_started"]
     assert provider.refunds == 0
@@ -108,14 +109,22 @@ def test_a_decision_that_died_before_it_was_durable_was_acted_on_by_nobody(
     assert provider.ledger == {"acct-2": "10.00"}
 
 
-def die_there(folder: Path, n: str, side: Any) -> None:
-    CrashingRunner(
-        RunStore(f"sqlite:///{folder / 'runs.db'}", clock=FrozenClock()),
-        FickleModel(folder),
-        deps=PaymentProvider(folder / "provider.db"),
-        at=CrashPoint(int(n), side),
-        die=sigkill,
-    ).run(Payer, run_id=RUN_ID, goal="pay")
+class DyingAtItsFirstAppend(Runner):
+    """Dies when it has a decision and has not recorded it."""
+
+    def save(self, run: AgentRun) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_there(folder: Path, where: str, side: Any = None) -> None:
+    store = RunStore(f"sqlite:///{folder / 'runs.db'}", clock=FrozenClock())
+    model, provider = FickleModel(folder), PaymentProvider(folder / "provider.db")
+    worker = (
+        DyingAtItsFirstAppend(store, model, deps=provider)
+        if where == "the first append"
+        else CrashingRunner(store, model, deps=provider, at=CrashPoint(int(where), side), die=sigkill)
+    )
+    worker.run(Payer, run_id=RUN_ID, goal="pay")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,102 @@
+"""Events: the schema, which is closed, and which never changes under a stored journal."""
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import pytest
+from pydantic import ValidationError
+
+from agent_es import events
+from agent_es.events import (
+    REGISTRY,
+    TOPICS,
+    Event,
+    Finished,
+    LlmDecided,
+    RunFailed,
+    RunStarted,
+    StepInDoubt,
+    ToolFailed,
+    ToolResult,
+    stream_id,
+)
+from agent_es.testing import FrozenClock
+
+AT = FrozenClock()(0)
+
+EVERY_EVENT: list[Event] = [
+    RunStarted(
+        timestamp=AT, run_id="r", agent="Refund", agent_version="1", goal="g", input="null", tags={"team": "a"}
+    ),
+    LlmDecided(timestamp=AT, idx=0, turn=0, tool="search", args='{"q":1}', attempt=1, key="k", call_id="call_1"),
+    ToolResult(timestamp=AT, idx=0, tool="search", attempt=1, result='"14 days"'),
+    ToolFailed(timestamp=AT, idx=0, tool="search", attempt=1, error='{"type":"ValueError"}'),
+    StepInDoubt(timestamp=AT, idx=0, tool="search", attempt=5, reason="time-out"),
+    Finished(timestamp=AT, answer='"done"'),
+    RunFailed(timestamp=AT, reason="no such order"),
+]
+
+
+def test_the_topics_are_these_for_ever() -> None:
+    assert set(REGISTRY) == {
+        "agent_es:RunStarted",
+        "agent_es:LlmDecided",
+        "agent_es:ToolResult",
+        "agent_es:ToolFailed",
+        "agent_es:StepInDoubt",
+        "agent_es:Finished",
+        "agent_es:RunFailed",
+    }
+
+
+def test_every_event_that_the_schema_defines_can_be_read_back_and_nothing_else() -> None:
+    defined = {it for it in vars(events).values() if isinstance(it, type) and issubclass(it, Event)} - {Event}
+
+    assert set(REGISTRY.values()) == defined
+    assert {REGISTRY[topic] for topic in TOPICS.values()} == defined
+
+
+@pytest.mark.parametrize("event", EVERY_EVENT, ids=lambda event: type(event).__name__)
+def test_an_event_is_read_back_as_it_was_written(event: Event) -> None:
+    text = event.model_dump_json(exclude_none=True)
+
+    assert type(event).model_validate_json(text) == event
+
+
+@pytest.mark.parametrize("event", EVERY_EVENT, ids=lambda event: type(event).__name__)
+def test_an_event_is_frozen(event: Event) -> None:
+    for name in type(event).model_fields:
+        with pytest.raises(ValidationError, match="frozen"):
+            setattr(event, name, getattr(event, name))
+
+
+@pytest.mark.parametrize("event", EVERY_EVENT, ids=lambda event: type(event).__name__)
+def test_an_event_with_a_field_too_many_is_refused(event: Event) -> None:
+    values = {name: getattr(event, name) for name in type(event).model_fields} | {"colour": "red"}
+
+    with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
+        type(event)(**values)
+
+
+@pytest.mark.parametrize("wrong", [{"idx": "0"}, {"attempt": 1.0}, {"tool": None}, {"args": {"q": 1}}], ids=str)
+def test_a_field_of_another_type_is_refused_and_not_converted(wrong: dict[str, Any]) -> None:
+    values: dict[str, Any] = {"timestamp": AT, "idx": 0, "turn": 0, "tool": "search", "args": "{}", "attempt": 1}
+
+    with pytest.raises(ValidationError):
+        LlmDecided(**{**values, **wrong})
+
+
+def test_a_time_without_a_zone_is_refused_for_nobody_knows_when_it_is() -> None:
+    with pytest.raises(ValidationError, match="timestamp"):
+        Finished(timestamp=datetime(2026, 7, 5, 10), answer="1")  # noqa: DTZ001
+
+
+def test_the_columns_of_the_store_are_not_stored_twice() -> None:
+    event = Finished(timestamp=AT, originator_id=UUID(int=7), originator_version=7, answer="1")
+
+    assert event.model_dump_json() == '{"timestamp":"2026-07-05T10:00:00Z","answer":"1"}'
+
+
+def test_the_stream_of_a_run_is_this_one_for_ever() -> None:
+    assert stream_id("run-7f3a") == UUID("4fe7e26b-a102-52ae-997a-91bf2aceb042")

@@ -1,0 +1,447 @@
+"""The aggregate: commands refuse what may not happen, and a class that cannot work is refused where it is made."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import pytest
+
+from agent_es.errors import BadAgent, IllegalEvent
+from agent_es.events import (
+    AnyEvent,
+    Event,
+    Finished,
+    LlmDecided,
+    RunFailed,
+    RunStarted,
+    StepInDoubt,
+    ToolFailed,
+    ToolResult,
+    stream_id,
+)
+from agent_es.run import AgentRun, Planned, check_legal
+from agent_es.state import RunState, Status, fold
+from agent_es.testing import FrozenClock
+from agent_es.tools import CallTool, Effect, Failed, tool
+
+READ = tool(effect=Effect.READ)
+at = FrozenClock()
+
+
+class Refund(AgentRun):
+    agent_version: ClassVar[str] = "3"
+
+    @tool(effect=Effect.READ)
+    def search(self, query: str) -> str:
+        return f"{self.state.goal}: {query}"
+
+
+def begun() -> Refund:
+    return Refund.begin("run-7f3a", "Refund ORD-3300", '{"order_id":"ORD-3300"}', {"team": "support"}, at)
+
+
+def planned(tool: str = "search", **changes: Any) -> Planned:
+    return Planned(CallTool(tool, call_id="call_1"), '{"query":"refunds"}', **changes)
+
+
+def running(*, attempt: int = 1) -> Refund:
+    """Return a run with one open step, which is started, or queued at attempt 0."""
+    run = begun()
+    run.record_turn([planned(key="k")], at_once=attempt)
+    return run
+
+
+def events_of(run: AgentRun) -> list[AnyEvent]:
+    return list(run.pending_events)  # type: ignore[arg-type]
+
+
+# What may happen, by status.
+
+DETAILS: dict[type[Event], dict[str, Any]] = {
+    RunStarted: {"run_id": "r", "agent": "Refund", "agent_version": "1", "goal": "g", "input": "null"},
+    LlmDecided: {"idx": 0, "turn": 0, "tool": "search", "args": "{}", "attempt": 1},
+    ToolResult: {"idx": 0, "tool": "search", "attempt": 1, "result": "1"},
+    ToolFailed: {"idx": 0, "tool": "search", "attempt": 1, "error": "{}"},
+    StepInDoubt: {"idx": 0, "tool": "search", "attempt": 1, "reason": "time-out"},
+    Finished: {"answer": "1"},
+    RunFailed: {"reason": "no"},
+}
+OPEN_STEP = LlmDecided(timestamp=at(1), **DETAILS[LlmDecided])
+STATES = {
+    Status.PENDING: RunState(run_id="r", version=1),
+    Status.RUNNING: fold([OPEN_STEP], RunState(run_id="r", version=1)),
+    Status.WAITING: fold(
+        [OPEN_STEP, StepInDoubt(timestamp=at(2), **DETAILS[StepInDoubt])], RunState(run_id="r", version=1)
+    ),
+    Status.DONE: RunState(run_id="r", status=Status.DONE),
+    Status.FAILED: RunState(run_id="r", status=Status.FAILED),
+    Status.CANCELLED: RunState(run_id="r", status=Status.CANCELLED),
+}
+MAY_HAPPEN = {
+    Status.PENDING: {LlmDecided, Finished, RunFailed},
+    Status.RUNNING: {LlmDecided, ToolResult, ToolFailed, StepInDoubt, Finished, RunFailed},
+}
+
+
+@pytest.mark.parametrize("status", Status)
+@pytest.mark.parametrize("event_class", DETAILS, ids=lambda cls: cls.__name__)
+def test_an_event_happens_where_it_may_and_is_refused_where_it_may_not(
+    status: Status, event_class: type[Event]
+) -> None:
+    run = Refund.of(STATES[status], at)
+    assert run.state.status is status
+
+    if event_class in MAY_HAPPEN.get(status, ()):
+        run.trigger_event(event_class, **DETAILS[event_class])
+        assert [type(event) for event in run.pending_events] == [event_class]
+    else:
+        with pytest.raises(IllegalEvent, match=f"run r is {status}: {event_class.__name__} cannot happen to it"):
+            run.trigger_event(event_class, **DETAILS[event_class])
+        assert run.pending_events == []
+        assert run.state == STATES[status]
+
+
+# Commands.
+
+
+def test_a_run_begins_with_who_set_which_goal() -> None:
+    run = begun()
+
+    (event,) = events_of(run)
+    assert event == RunStarted(
+        originator_id=stream_id("run-7f3a"),
+        originator_version=1,
+        timestamp=at(0),
+        run_id="run-7f3a",
+        agent="Refund",
+        agent_version="3",
+        goal="Refund ORD-3300",
+        input='{"order_id":"ORD-3300"}',
+        tags={"team": "support"},
+    )
+    assert run.state == fold([event])
+
+
+def test_the_first_calls_of_a_turn_start_the_others_wait_and_refused_ones_fail() -> None:
+    run = begun()
+    refusal = Failed("ToolUnknown", "no such tool")
+
+    run.record_turn([planned(refusal=refusal, key="never"), planned(key="a"), planned(key="b")], at_once=1)
+
+    assert [(s.idx, s.attempt, s.status, s.key) for s in run.state.steps] == [
+        (0, 0, "failed", None),
+        (1, 1, "started", "a"),
+        (2, 0, "queued", "b"),
+    ]
+    assert run.state.steps[0].error == {"type": "ToolUnknown", "message": "no such tool"}
+    assert {step.turn for step in run.state.steps} == {0}
+
+
+def test_a_step_that_starts_again_repeats_its_decision_at_the_next_attempt() -> None:
+    run = running()
+
+    run.record_start(0)
+
+    first, again = events_of(run)[1:]
+    assert isinstance(first, LlmDecided)
+    assert again == first.model_copy(update={"attempt": 2, "originator_version": 3, "timestamp": at(2)})
+
+
+def test_every_event_has_the_next_version_and_the_time_of_its_seq() -> None:
+    run = running()
+    run.record_result(0, '"14 days"')
+    run.record_answer('"done"')
+
+    stamps = [(event.originator_version, event.timestamp) for event in events_of(run)]
+
+    assert stamps == [(1, at(0)), (2, at(1)), (3, at(2)), (4, at(3))]
+    assert run.version == 4
+
+
+def test_the_state_is_the_fold_of_what_was_triggered() -> None:
+    run = running()
+    run.record_failure(0, Failed("ValueError", "no"))
+    run.record_turn([planned(), planned()], at_once=2)
+    run.record_doubt(1, "time-out")
+    run.record_result(2, "1")
+
+    assert run.state == fold(events_of(run))
+    assert (run.state.status, run.state.waiting_for) == (Status.WAITING, "doubt")
+
+
+Command = Callable[[AgentRun], None]
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (lambda run: run.record_turn([planned()], at_once=1), "turn 0 still has open steps"),
+        (lambda run: run.record_answer("1"), "Finished cannot happen while steps are open"),
+        (lambda run: run.record_surrender("no"), "RunFailed cannot happen while steps are open"),
+        (lambda run: run.record_result(0, "1"), "step 0 is queued, no attempt is under way"),
+        (lambda run: run.record_doubt(0, "time-out"), "step 0 is queued, no attempt is under way"),
+        (lambda run: run.record_result(1, "1"), "step 1 is not open"),
+        (lambda run: run.record_start(1), "step 1 is not open"),
+        (lambda run: run.record_failure(-1, Failed("E", "no")), "step -1 is not open"),
+    ],
+)
+def test_a_command_at_the_wrong_time_is_refused_and_nothing_is_pending(command: Command, says: str) -> None:
+    run = running(attempt=0)
+    run.collect_events()
+
+    with pytest.raises(IllegalEvent, match=f"run run-7f3a: {says}"):
+        command(run)
+
+    assert run.pending_events == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        lambda run: run.record_result(0, "2"),
+        lambda run: run.record_failure(0, Failed("E", "late")),
+        lambda run: run.record_doubt(0, "late"),
+        lambda run: run.record_start(0),
+    ],
+)
+def test_the_first_outcome_of_a_step_stands(command: Command) -> None:
+    run = running()
+    run.record_result(0, "1")
+
+    with pytest.raises(IllegalEvent, match="step 0 is not open"):
+        command(run)
+
+    assert run.state.steps[0].result == 1
+
+
+# A journal from elsewhere.
+
+STARTED = RunStarted(timestamp=at(0), **{**DETAILS[RunStarted], "run_id": "run-7f3a"})
+ANSWERED = Finished(timestamp=at(9), answer="1")
+
+
+def decided(idx: int = 0, **changes: Any) -> LlmDecided:
+    return LlmDecided(timestamp=at(1), **{**DETAILS[LlmDecided], "idx": idx, **changes})
+
+
+def gave(idx: int = 0, **changes: Any) -> ToolResult:
+    return ToolResult(timestamp=at(2), **{**DETAILS[ToolResult], "idx": idx, **changes})
+
+
+def test_a_journal_that_a_run_of_ours_recorded_is_legal() -> None:
+    run = running()
+    run.record_start(0)
+    run.record_result(0, "1")
+    run.record_turn([planned(), planned(refusal=Failed("E", "no")), planned()], at_once=1)
+    run.record_failure(1, Failed("E", "no"))
+    run.record_start(3)
+    run.record_result(3, "1")
+    run.record_answer("1")
+
+    check_legal("run-7f3a", events_of(run))
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [],
+        [decided()],
+        [STARTED, STARTED],
+        [STARTED.model_copy(update={"run_id": "another"})],
+        [STARTED, gave()],
+        [STARTED, decided(), gave(), gave()],
+        [STARTED, decided(), gave(1)],
+        [STARTED, ANSWERED, decided()],
+        [STARTED, decided(attempt=0), gave(attempt=0)],
+        [STARTED, decided(), gave(attempt=2)],
+        [STARTED, decided(), gave(tool="another")],
+        [STARTED, decided(), ANSWERED],
+        [STARTED, decided(), decided(1, turn=1)],
+        [STARTED, decided(1)],
+        [STARTED, decided(turn=1)],
+        [STARTED, decided(attempt=2)],
+        [STARTED, decided(), decided(attempt=1)],
+        [STARTED, decided(), decided(attempt=2, args="[]")],
+        [STARTED, decided(key="a"), decided(attempt=2, key="b")],
+    ],
+    ids=lambda events: " ".join(type(event).__name__ for event in events) or "nothing",
+)
+def test_a_journal_that_no_run_of_ours_could_have_recorded_is_refused(events: list[AnyEvent]) -> None:
+    with pytest.raises(IllegalEvent, match="run run-7f3a"):
+        check_legal("run-7f3a", events)
+
+
+# Pending and recorded.
+
+
+def test_what_is_discarded_never_happened() -> None:
+    run = running()
+    run.collect_events()
+    recorded = run.state
+
+    run.record_result(0, "1")
+    run.record_answer("1")
+    run.discard()
+
+    assert (run.state, run.version, run.pending_events) == (recorded, 2, [])
+    assert run.modified_on == recorded.updated_at
+
+
+def test_a_run_goes_on_after_a_discard_where_it_was() -> None:
+    run = running()
+    run.collect_events()
+    run.record_failure(0, Failed("E", "no"))
+    run.discard()
+
+    run.record_result(0, "1")
+
+    (event,) = events_of(run)
+    assert (type(event), event.originator_version, event.timestamp) == (ToolResult, 3, at(2))
+
+
+def test_collecting_takes_what_is_pending_once() -> None:
+    run = running()
+
+    assert len(run.collect_events()) == 2
+    assert list(run.collect_events()) == []
+
+
+# In a tool.
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        lambda run: run.record_turn([planned()], at_once=1),
+        lambda run: run.record_result(0, "1"),
+        lambda run: run.record_start(0),
+        lambda run: run.record_failure(0, Failed("E", "no")),
+        lambda run: run.record_doubt(0, "why"),
+        lambda run: run.trigger_event(Finished, answer="1"),
+    ],
+)
+def test_in_a_tool_a_run_takes_no_command(command: Command) -> None:
+    view = Refund.of(running().state)
+
+    with pytest.raises(IllegalEvent):
+        command(view)
+
+    assert view.pending_events == []
+    assert view.state == running().state
+
+
+@pytest.mark.parametrize("name", ["cache", "_state", "_clock", "agent_version"])
+def test_in_a_tool_a_run_keeps_no_attribute(name: str) -> None:
+    view = Refund.of(begun().state)
+
+    with pytest.raises(AttributeError, match=f"{name}: in a tool, the run is a frozen view; return what you want"):
+        setattr(view, name, "kept")
+
+
+def test_in_a_tool_a_run_can_be_read_and_its_other_tools_called_as_functions() -> None:
+    view = Refund.of(begun().state)
+
+    assert view.search("window") == "Refund ORD-3300: window"
+    assert view.id == stream_id("run-7f3a")
+
+
+# Declaring an agent.
+
+
+def declare(**body: Any) -> type[AgentRun]:
+    return type("Bad", (AgentRun,), {"__module__": __name__, **body})
+
+
+@pytest.mark.parametrize(
+    ("annotations", "named"),
+    [
+        ({"gateway": object}, "gateway"),
+        ({"gateway": "Gateway", "limit": int}, "gateway, limit"),
+        ({"limits": list[int]}, "limits"),
+    ],
+)
+def test_an_agent_declares_no_fields(annotations: dict[str, Any], named: str) -> None:
+    with pytest.raises(
+        BadAgent, match=rf"Bad declares {named}: .* pass what tools need as Runner\(\.\.\., deps=\.\.\.\)"
+    ):
+        declare(__annotations__=annotations)
+
+
+def test_an_agent_has_no_init() -> None:
+    def __init__(self: AgentRun) -> None: ...  # noqa: N807
+
+    with pytest.raises(BadAgent, match="Bad declares __init__: an agent is its journal"):
+        declare(__init__=__init__)
+
+
+@pytest.mark.parametrize("annotation", [ClassVar[int], ClassVar, "ClassVar[int]", "typing.ClassVar[int]"])
+def test_an_agent_may_declare_class_variables(annotation: Any) -> None:
+    made = declare(__annotations__={"limit": annotation}, limit=3)
+
+    assert made.of(begun().state).limit == 3  # type: ignore[attr-defined]
+
+
+def nothing() -> None: ...
+
+
+@pytest.mark.parametrize("name", ["state", "id", "version", "discard", "record_turn", "of", "pending_events"])
+def test_a_tool_may_not_take_the_name_of_an_attribute_of_every_run(name: str) -> None:
+    with pytest.raises(BadAgent, match=f"Bad.{name}: a tool cannot be called '{name}', an attribute of AgentRun"):
+        declare(**{name: tool(effect=Effect.READ, name=name)(nothing)})
+    with pytest.raises(BadAgent, match=f"Bad.mine: a tool cannot be called '{name}', an attribute of AgentRun"):
+        declare(mine=tool(effect=Effect.READ, name=name)(nothing))
+
+
+def test_two_tools_of_one_agent_have_two_names() -> None:
+    one, other = (tool(effect=Effect.READ, name="search")(nothing) for _ in range(2))
+
+    with pytest.raises(BadAgent, match="Bad: first and second are both 'search'"):
+        declare(first=one, second=other)
+
+
+def test_an_agent_is_called_after_its_class_unless_it_says_otherwise() -> None:
+    class Named(Refund):
+        agent_name = "refunds"
+
+    class Heir(Named):
+        pass
+
+    assert [cls.agent_name for cls in (AgentRun, Refund, Named, Heir)] == ["AgentRun", "Refund", "refunds", "Heir"]
+
+
+def names(made: type[AgentRun]) -> set[str]:
+    return set(made.agent_tools)
+
+
+def test_an_agent_has_the_tools_of_the_agent_that_it_extends_and_may_replace_them() -> None:
+    class Better(Refund):
+        @tool(effect=Effect.READ)
+        def search(self, query: str, limit: int) -> str: ...  # type: ignore[empty-body]
+
+        @tool(effect=Effect.IDEMPOTENT)
+        def pay(self, order_id: str) -> str: ...  # type: ignore[empty-body]
+
+    assert names(Better) == {"search", "pay"}
+    assert set(Better.agent_tools["search"].spec.parameters["properties"]) == {"query", "limit"}
+    assert names(Refund) == {"search"}
+
+
+def test_an_agent_that_extends_two_has_the_tools_of_both() -> None:
+    class Paying(AgentRun):
+        @tool(effect=Effect.IDEMPOTENT)
+        def pay(self, order_id: str) -> str: ...  # type: ignore[empty-body]
+
+    class Both(Refund, Paying):
+        pass
+
+    assert names(Both) == {"search", "pay"}
+
+
+def test_an_agent_has_the_tools_of_a_mixin() -> None:
+    class Searching:
+        @tool(effect=Effect.READ)
+        def look_up(self, query: str) -> str: ...  # type: ignore[empty-body]
+
+    class Mixed(Searching, AgentRun):
+        pass
+
+    assert names(Mixed) == {"look_up"}
