@@ -144,6 +144,17 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
             for stored, row, claims in batch:
                 self._append(connection, stored, row, claims)
 
+    def append_in(
+        self,
+        connection: sqlite3.Connection,
+        stored: Sequence[StoredEvent],
+        row: RowValues,
+        claims: Sequence[Claim],
+    ) -> None:
+        """Append inside a transaction that somebody else commits."""
+        with driver_errors():
+            self._append(connection, stored, row, claims)
+
     def _append(
         self,
         connection: sqlite3.Connection,
