@@ -77,7 +77,7 @@ class BadRunId(DefinitionError):
 
 
 class AgentUnknown(DefinitionError):
-    """No class of that agent is known to this program; import it, or pass it as ``agents=``."""
+    """No class of that agent is known to this program; import it, or pass it as agents=."""
 
 
 class RunError(AgentError):
@@ -93,7 +93,7 @@ class RunConflict(RunError):
 
 
 class RunMoved(RunError):
-    """Another worker appended to this run first; this execution stopped and nothing of it was recorded."""
+    """Another worker appended to this run first; this execution stopped and recorded nothing more."""
 
 
 class RunUnreadable(RunError):
@@ -127,12 +127,16 @@ class IllegalEvent(RunError):
 class KeyReused(RunError):
     """A key stands for one intent in the whole store, and another step holds it."""
 
-    def __init__(self, message: str | None = None, *, idx: int = 0, first: str | None = None) -> None:
+    def __init__(
+        self, message: str | None = None, *, idx: int = 0, first: str | None = None, is_free: bool = False
+    ) -> None:
         super().__init__(message)
         self.idx = idx
         """The step, of the run that is refused, whose key another step holds."""
         self.first = first
         """What that other step gave, where it had the same arguments and is done."""
+        self.is_free = is_free
+        """Whether that other step surely did not happen: then a renewed key stands for the intent."""
 
 
 class StoreError(AgentError):

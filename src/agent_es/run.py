@@ -125,7 +125,15 @@ class AgentRun(BaseAggregate[UUID]):
             own[value.name] = attribute
             tools[value.name] = value
         cls.agent_tools = tools
-        super().__init_subclass__()
+        # Not the base class's own: it looks for event classes on the aggregate, of which there are none here, and
+        # refuses a class that is defined a second time, as a notebook does.
+        super(BaseAggregate, cls).__init_subclass__()
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        """Refuse to be called: a run is started by a store, and taken out of it."""
+        raise BadAgent(
+            f"{cls.__name__}(...) makes no run; start one: Runner(store, decider).run({cls.__name__}, ...)"
+        )
 
     @classmethod
     def begin(cls, run_id: str, goal: str, input_json: str, tags: Mapping[str, str], clock: Clock) -> Self:
@@ -148,7 +156,7 @@ class AgentRun(BaseAggregate[UUID]):
     @classmethod
     def of(cls, state: RunState, clock: Clock | None = None) -> Self:
         """Return the run in that state; without a clock, a frozen view that takes no command."""
-        run = cls.__new__(cls)
+        run = object.__new__(cls)
         values = {
             "_id": stream_id(state.run_id),
             "_version": state.version,
@@ -225,8 +233,9 @@ class AgentRun(BaseAggregate[UUID]):
     def record_retry(self, idx: int, error: Failed | Unknown, retry_at: datetime) -> None:
         """Record that an attempt failed, and when the next one is due."""
         step = self._started(idx)
-        text = canonical({"type": error.type, "message": error.message})
-        self.trigger_event(ToolFailed, idx=idx, tool=step.tool, attempt=step.attempt, error=text, retry_at=retry_at)
+        self.trigger_event(
+            ToolFailed, idx=idx, tool=step.tool, attempt=step.attempt, error=error.error_json, retry_at=retry_at
+        )
 
     def record_wait(self, wake_at: datetime) -> None:
         """Record that nothing can go on before then."""
@@ -239,8 +248,7 @@ class AgentRun(BaseAggregate[UUID]):
     def record_failure(self, idx: int, error: Failed) -> None:
         """Record why a step failed: the decider will see it."""
         step = self._open(idx)
-        text = canonical({"type": error.type, "message": error.message})
-        self.trigger_event(ToolFailed, idx=idx, tool=step.tool, attempt=step.attempt, error=text)
+        self.trigger_event(ToolFailed, idx=idx, tool=step.tool, attempt=step.attempt, error=error.error_json)
 
     def record_doubt(self, idx: int, reason: str) -> None:
         """Record that nobody knows whether a step's effect happened."""

@@ -39,7 +39,7 @@ from agent_es.events import (
     WaitEnded,
 )
 from agent_es.run import AgentRun
-from agent_es.state import RunState, Status
+from agent_es.state import RunState
 from agent_es.step import (
     Append,
     Decide,
@@ -522,7 +522,14 @@ class Runner:
     def tools_of(self, agent: type[AgentRun]) -> Mapping[str, Tool]:
         """Return the tools of an agent and those given to every run, by name and alias; raise ``BadTool``."""
         if agent not in self._known:
-            self._known[agent] = by_name([*agent.agent_tools.values(), *self._tools])
+            named = by_name([*agent.agent_tools.values(), *self._tools])
+            for tool in named.values():
+                if tool.needs_deps and self.deps is None:
+                    raise BadAgent(
+                        f"{agent.__name__}: {tool.name} needs ctx.deps, and there are none; "
+                        "pass Runner(..., deps=...), on the command line --deps MODULE:NAME"
+                    )
+            self._known[agent] = named
         return self._known[agent]
 
     def agent_of(self, state: RunState) -> type[AgentRun]:
@@ -587,7 +594,7 @@ class Runner:
     def _wait_before_next(self, run: AgentRun, *, may_probe: bool) -> float | None:
         """Return the seconds until the run can go on in this process; None where it cannot."""
         state = run.state
-        if state.status in (Status.PENDING, Status.RUNNING):
+        if state.can_move:
             return 0.0
         if state.waiting_for == "retry" and state.wake_at is not None:
             wait = max(0.0, (state.wake_at - run.now).total_seconds())

@@ -37,12 +37,18 @@ from agent_es.values import decode
 class Status(StrEnum):
     """Where a run is in its life."""
 
-    PENDING = "pending"  #: nothing decided yet
-    RUNNING = "running"  #: it can go on now
-    WAITING = "waiting"  #: something must come first: ``waiting_for`` says what
+    PENDING = "pending"
+    """Nothing is decided yet."""
+    RUNNING = "running"
+    """It can go on now."""
+    WAITING = "waiting"
+    """Something must come first: ``waiting_for`` says what."""
     DONE = "done"
+    """It came to an answer."""
     FAILED = "failed"
+    """The decider gave up; a person may requeue it."""
     CANCELLED = "cancelled"
+    """It was ended from outside, or its effects were undone."""
 
 
 OVER = frozenset({Status.DONE, Status.FAILED, Status.CANCELLED})
@@ -205,6 +211,11 @@ class RunState:
     def is_over(self) -> bool:
         """Whether nothing can happen to the run any more."""
         return self.status in OVER
+
+    @property
+    def can_move(self) -> bool:
+        """Whether the run can go on now: it is neither over nor waits."""
+        return self.status in (Status.PENDING, Status.RUNNING)
 
     @property
     def open_steps(self) -> tuple[Step, ...]:

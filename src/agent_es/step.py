@@ -17,6 +17,7 @@ from typing import Any
 
 from agent_es.decider import Fail, Finish
 from agent_es.errors import BadArguments, BadDecision, KeyReused, NotRecordable, StepUnplayable
+from agent_es.keys import renewed
 from agent_es.run import AgentRun, Planned
 from agent_es.state import BY_PROBE, Step
 from agent_es.tools import (
@@ -256,7 +257,7 @@ class Turn:
             run.record_result(step.idx, "null")
         elif tool.on_doubt == "tell":
             run.record_settlement(step.idx, "told", "on_doubt")
-            run.record_failure(step.idx, Failed("OutcomeUnknown", last))
+            run.record_failure(step.idx, Failed("OutcomeUnknown", last, applied=None))
         return []
 
     def _try_again(self, step: Step, why: str) -> list[Step]:
@@ -320,7 +321,9 @@ def _decide(run: AgentRun, tools: Mapping[str, Tool], at_once: int) -> Requests:
         except KeyReused as reused:  # the whole append was refused: tell the decider, and record the rest
             run.discard()
             at = reused.idx - first
-            if tools[calls[at].tool].on_key_reuse == "return_first" and reused.first is not None:
+            if reused.is_free:  # it surely did not happen there; the provider may have stored that under the key
+                plan[at] = replace(plan[at], key=renewed(plan[at].key or ""))
+            elif tools[calls[at].tool].on_key_reuse == "return_first" and reused.first is not None:
                 plan[at] = replace(plan[at], answer=reused.first)
             else:
                 plan[at] = replace(plan[at], refusal=Failed("KeyReused", str(reused)))

@@ -27,7 +27,7 @@ from agent_es.errors import (
     ResultDoesNotFit,
 )
 from agent_es.keys import DEFAULT, KeyTemplate, sub_key
-from agent_es.values import Shape, bounded, decode
+from agent_es.values import Shape, bounded, canonical, decode
 
 MAX_NAME = 64
 
@@ -37,11 +37,16 @@ Deps = TypeVar("Deps", default=Any)
 class Effect(StrEnum):
     """What calling a tool twice would do to the world."""
 
-    READ = "read"  #: nothing: call it again freely
-    IDEMPOTENT = "idempotent"  #: nothing more, as long as the provider keeps the key
-    TRANSACTIONAL = "transactional"  #: it writes only to the store's own database
-    PROBED = "probed"  #: harm, but the provider can be asked whether it happened
-    AT_MOST_ONCE = "at_most_once"  #: harm, and nobody can be asked
+    READ = "read"
+    """Nothing: call it again freely."""
+    IDEMPOTENT = "idempotent"
+    """Nothing more, as long as the provider keeps the key."""
+    TRANSACTIONAL = "transactional"
+    """Nothing: it writes only through the store's own transaction, which records its result too."""
+    PROBED = "probed"
+    """Harm, but the provider can be asked whether the first call happened."""
+    AT_MOST_ONCE = "at_most_once"
+    """Harm, and nobody can be asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,11 +170,18 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The attempt surely had no effect, or its value cannot be recorded: the decider may see this."""
+    """The decider may see this: the effect surely did not happen, or it did and its value cannot be recorded."""
 
     type: str
     message: str
     may_retry: bool = False
+    applied: bool | None = False
+    """Whether the effect happened; None where nobody knows and the tool says that the decider is told."""
+
+    @property
+    def error_json(self) -> str:
+        """What is recorded of it."""
+        return canonical({"applied": self.applied, "message": self.message, "type": self.type})
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +191,11 @@ class Unknown:
     type: str
     message: str
     may_retry: bool = True
+
+    @property
+    def error_json(self) -> str:
+        """What is recorded of it."""
+        return canonical({"applied": None, "message": self.message, "type": self.type})
 
 
 Outcome = Returned | Failed | Unknown
@@ -256,6 +273,7 @@ class Tool:
         parameters = list(inspect.signature(self.function).parameters.values())
         self._takes_run = bool(parameters) and parameters[0].name == "self"
         self._context_name: str | None = None
+        self.needs_deps = False
         fields: dict[str, Any] = {}
         for parameter in parameters[1:] if self._takes_run else parameters:
             annotation = hints.get(parameter.name, Any)
@@ -263,6 +281,7 @@ class Tool:
                 raise BadTool(f"tool {self.name}: {parameter} must be an argument with a name of its own")
             if (get_origin(annotation) or annotation) is ToolContext:
                 self._context_name = parameter.name
+                self.needs_deps = bool(set(get_args(annotation)) - {type(None), Any})
             elif parameter.default is parameter.empty:
                 fields[parameter.name] = annotation
             else:
@@ -382,15 +401,21 @@ class Tool:
         try:
             text = self._result.encode(value)
         except NotRecordable as error:
-            return Failed("NotRecordable", f"{self.name} ran, but its result cannot be recorded: {error}")
+            return self._lost("NotRecordable", f"cannot be recorded: {error}")
         size = len(text.encode())
         if size > self.max_result_bytes:
-            return Failed(
+            return self._lost(
                 "ResultTooLarge",
-                f"{self.name} ran, but its result has {size:,} bytes and max_result_bytes is "
-                f"{self.max_result_bytes:,}: store it elsewhere and return a reference",
+                f"has {size:,} bytes and max_result_bytes is {self.max_result_bytes:,}: store it elsewhere and "
+                "return a reference",
             )
         return Returned(text)
+
+    def _lost(self, kind: str, why: str) -> Failed:
+        """Say that the body ran and its value is lost; a transaction goes with it, any other effect stays."""
+        stays = self.effect not in (Effect.READ, Effect.TRANSACTIONAL)
+        happened = "ran and its effect has happened, so do not call it again for this" if stays else "ran"
+        return Failed(kind, f"{self.name} {happened}; its result {why}", applied=stays)
 
     def raised(self, error: Exception, retry: Retry, *, first: bool) -> Outcome:
         """Say what an exception means, by the tool's effect; ``first`` is the first attempt under its key."""

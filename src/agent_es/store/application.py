@@ -359,9 +359,10 @@ class RunStore(Application[UUID]):
         where = f"step {holder.idx} of run {holder.run_id}"
         is_same = holder.digest == claim.digest
         what = "the same arguments" if is_same else "OTHER ARGUMENTS"
-        first = None
+        first, is_free = None, False
         try:
             step = self.load(holder.run_id).steps[holder.idx]
+            is_free = step.status == "failed" and (step.error or {}).get("applied") is False
             first = step.value_json if is_same and step.status == "done" else None
             came_to = f"which is {step.status}" + (f" with {step.value_json}" if step.value_json else "")
         except (RunNotFound, RunUnreadable, IndexError):
@@ -371,6 +372,7 @@ class RunStore(Application[UUID]):
             f"with {what}, {came_to}. If this is another intent, its arguments must make another key.",
             idx=claim.idx,
             first=first,
+            is_free=is_free,
         )
 
     # Projections.
