@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Self, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, Never, Self, get_origin
 from uuid import UUID
 
-from eventsourcing.domain import BaseAggregate, CanMutateAggregate
+from eventsourcing.domain import BaseAggregate, CanMutateAggregate, MetaAggregate
 
 from agent_es.errors import BadAgent, IllegalEvent
 from agent_es.events import (
@@ -78,7 +78,17 @@ class Planned:
         return self.refusal is None and self.answer is None
 
 
-class AgentRun(BaseAggregate[UUID]):
+class AgentClass(MetaAggregate["AgentRun"]):
+    """The class of agents: calling one makes no run."""
+
+    def __call__(cls, *_: Any, **__: Any) -> Never:
+        """Refuse: a run is started by a store, and taken out of it."""
+        raise BadAgent(
+            f"{cls.__name__}(...) makes no run; start one: Runner(store, decider).run({cls.__name__}, ...)"
+        )
+
+
+class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
     """One durable execution of one agent.  Subclass it, and declare tools on it with ``@tool``."""
 
     if TYPE_CHECKING:  # an annotation at run time would make the base class turn it into a field
@@ -128,12 +138,6 @@ class AgentRun(BaseAggregate[UUID]):
         # Not the base class's own: it looks for event classes on the aggregate, of which there are none here, and
         # refuses a class that is defined a second time, as a notebook does.
         super(BaseAggregate, cls).__init_subclass__()
-
-    def __new__(cls, *_: Any, **__: Any) -> Self:
-        """Refuse to be called: a run is started by a store, and taken out of it."""
-        raise BadAgent(
-            f"{cls.__name__}(...) makes no run; start one: Runner(store, decider).run({cls.__name__}, ...)"
-        )
 
     @classmethod
     def begin(cls, run_id: str, goal: str, input_json: str, tags: Mapping[str, str], clock: Clock) -> Self:

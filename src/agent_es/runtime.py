@@ -361,8 +361,8 @@ class Runner:
     ``deps`` reaches tools as ``ctx.deps``; ``tools`` are functions given to every run beside its agent's own;
     ``agents`` are the classes to find a run's agent among (all that the program defines, where left out);
     ``at_once`` bounds the bodies that run beside each other, for every agent; ``on_event`` is told each notice.
-    A run that waits for a retry is waited for up to ``max_wait`` seconds, by ``sleep``; ``draw`` gives numbers between
-    0 and 1 for the jitter of such waits.
+    A run that waits for a retry is waited for up to ``max_wait`` seconds, by ``sleep``; ``draw`` gives numbers
+    between 0 and 1 for the jitter of such waits.
     """
 
     def __init__(

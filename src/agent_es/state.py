@@ -104,8 +104,8 @@ class Step(NamedTuple):
         return decode(self.value_json) if self.status == "done" and self.value_json else None
 
     @property
-    def error(self) -> Mapping[str, str] | None:
-        """The ``type`` and ``message`` of a failed step, or of the attempt that failed last."""
+    def error(self) -> Mapping[str, Any] | None:
+        """The ``type`` and ``message`` of a failed step or attempt, and whether its effect was ``applied``."""
         return decode(self.value_json) if self.status in ("failed", "retrying") and self.value_json else None
 
     @property
