@@ -81,7 +81,7 @@ class Planned:
 class AgentClass(MetaAggregate["AgentRun"]):
     """The class of agents: calling one makes no run."""
 
-    def __call__(cls, *_: Any, **__: Any) -> Never:
+    def __call__(cls, *_: Any, **__: Any) -> Never:  # noqa: N805  # the class of a class
         """Refuse: a run is started by a store, and taken out of it."""
         raise BadAgent(
             f"{cls.__name__}(...) makes no run; start one: Runner(store, decider).run({cls.__name__}, ...)"

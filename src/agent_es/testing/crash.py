@@ -62,8 +62,8 @@ class CrashingRunner(Runner):
         """Return the performer that dies."""
         return _Crashing(self)
 
-    def reach(self, side: Literal["before", "after"]) -> None:
-        """Die where this is the point."""
+    def reach(self, side: Literal["before", "after"], request: Request) -> None:  # noqa: ARG002  # for who overrides it
+        """Die where this is the point; ``request`` is what is performed there."""
         here = CrashPoint(self.requests, side)
         if here == self.at:
             self._die(here)
@@ -83,9 +83,9 @@ class _Crashing(Threads):
     def perform(self, request: Request, /) -> Any:
         """Do what is asked, unless the process dies before or after it."""
         self._crashing.requests += 1
-        self._crashing.reach("before")
+        self._crashing.reach("before", request)
         answer = super().perform(request)
-        self._crashing.reach("after")
+        self._crashing.reach("after", request)
         return answer
 
     def next_done(self) -> Done:
