@@ -277,6 +277,8 @@ class Tasks:
         """Do what is asked and return the answer."""
         match request:
             case Append(run):
+                if self.cancelled is not None and any(isinstance(e, LlmDecided) for e in run.pending_events):
+                    raise self.cancelled
                 return await self._to_the_end(self._runner.save, run)
             case NextDone():
                 return await self._next_done()

@@ -133,6 +133,8 @@ class Turn:
         else:
             self._todo.extend(step for step in run.state.open_steps if self._is_due(step, woken_at or run.now))
         while True:
+            if self._todo and run.pending_events:  # what came in is recorded apart from what starts next
+                yield Append(run)
             while self._todo and self._flying + len(self._ready) < self._at_once:
                 self._ready.extend((yield from self._take_up(self._todo.popleft())))
             idle = not (self._flying or self._ready)

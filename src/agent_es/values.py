@@ -39,7 +39,16 @@ def canonical(value: Any) -> str:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
     except ValueError as error:
         raise NotRecordable(f"JSON cannot say it: {error}") from None
-    return valid_unicode(text)
+    valid = valid_unicode(text)
+    if valid != text:
+        json.loads(valid, object_pairs_hook=_no_two_alike)
+    return valid
+
+
+def _no_two_alike(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) < len(pairs):
+        raise NotRecordable("two keys differ only in halves of characters")
+    return dict(pairs)
 
 
 def decode(text: str) -> Any:

@@ -32,6 +32,7 @@ from agent_es.errors import (
     RunNotFound,
     RunUnreadable,
     StillHeld,
+    StoreBusy,
     StoreUnusable,
 )
 from agent_es.events import AnyEvent, stream_id
@@ -334,6 +335,10 @@ class RunStore(Application[UUID]):
                 self.recorder.append(stored, row, claims)
             except es.OperationalError as error:
                 unknown = error
+            except StoreBusy as busy:
+                if unknown is None:
+                    raise  # nothing was tried before: nothing was recorded
+                unknown = busy
             else:
                 return
         raise AppendUnknown(
@@ -365,8 +370,10 @@ class RunStore(Application[UUID]):
             is_free = step.status == "failed" and (step.error or {}).get("applied") is False
             first = step.value_json if is_same and step.status == "done" else None
             came_to = f"which is {step.status}" + (f" with {step.value_json}" if step.value_json else "")
-        except (RunNotFound, RunUnreadable, IndexError):
-            came_to = "which was decided in this turn"
+        except RunUnreadable:
+            came_to = "which this code cannot read"
+        except (RunNotFound, IndexError):
+            came_to = "which is decided in the same turn"
         return KeyReused(
             f"{claim.tool} was not called: its key {claim.key!r} stands for one intent, and {where} holds it "
             f"with {what}, {came_to}. If this is another intent, its arguments must make another key.",
@@ -396,6 +403,11 @@ class RunStore(Application[UUID]):
         return self.recorder.rebuild(project)
 
     # What the event store library asks for.
+
+    def close(self) -> None:
+        """Close the connections; a store that is used again opens new ones."""
+        super().close()
+        self.recorder.datastore.engine.dispose()
 
     def construct_factory(self, env: Environment) -> InfrastructureFactory[Any]:
         """Return the factory of our datastore and recorder."""
