@@ -121,17 +121,7 @@ class Turn:
     def take(self) -> Requests:
         """Decide if nothing is open, then see the open steps through, or wait until they can go on."""
         run = self._run
-        woken_at = run.state.wake_at
-        if woken_at is not None:
-            run.record_wake("clock")
-        if not run.state.open_steps:
-            yield from (
-                _undo(run, self._tools) if run.state.compensating else _decide(run, self._tools, self._at_once)
-            )
-            self._ready.extend(step for step in run.state.open_steps if step.status == "started")
-            self._todo.extend(step for step in run.state.open_steps if step.status == "queued")
-        else:
-            self._todo.extend(step for step in run.state.open_steps if self._is_due(step, woken_at or run.now))
+        yield from self._begin()
         while True:
             if self._todo and run.pending_events:  # what came in is recorded apart from what starts next
                 yield Append(run)
@@ -150,6 +140,21 @@ class Turn:
                 idx, outcome = yield NextDone()
                 self._flying -= 1
                 self._ready.extend(self._end(run.state.steps[idx], outcome))
+
+    def _begin(self) -> Requests:
+        """See what there is to do: what the decider says, or what was left open."""
+        run = self._run
+        woken_at = run.state.wake_at
+        if woken_at is not None:
+            run.record_wake("clock")
+        if not run.state.open_steps:
+            yield from (
+                _undo(run, self._tools) if run.state.compensating else _decide(run, self._tools, self._at_once)
+            )
+            self._ready.extend(step for step in run.state.open_steps if step.status == "started")
+            self._todo.extend(step for step in run.state.open_steps if step.status == "queued")
+        else:
+            self._todo.extend(step for step in run.state.open_steps if self._is_due(step, woken_at or run.now))
 
     def _take_ready(self) -> list[Step]:
         """Return what may start: not what becomes ready meanwhile, whose start mark is not durable yet."""
