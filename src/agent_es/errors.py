@@ -11,6 +11,7 @@ Rule 2: errors are raised where something is refused, before anything is lost.
     │   ├── BadAgent
     │   ├── BadArguments
     │   ├── BadDecision
+    │   ├── BadSettlement
     │   ├── BadRunId
     │   └── AgentUnknown
     ├── RunError              this run cannot do that now
@@ -21,10 +22,13 @@ Rule 2: errors are raised where something is refused, before anything is lost.
     │   ├── RunUnfinished
     │   ├── RunHasFailed
     │   ├── StepUnplayable
+    │   │   └── ResultDoesNotFit
+    │   ├── StillHeld
     │   ├── IllegalEvent
     │   └── KeyReused
     ├── StoreError            the database
     │   ├── StoreUnusable
+    │   ├── StoreReentered
     │   ├── StoreBusy
     │   ├── AppendUnknown
     │   └── SchemaMismatch
@@ -32,6 +36,7 @@ Rule 2: errors are raised where something is refused, before anything is lost.
     ├── NotRecordable         a value that JSON cannot say
     └── EffectError           raised by the body of a tool
         ├── NotApplied
+        ├── KeyMismatch
         └── OutcomeUnknown
 """
 
@@ -63,12 +68,16 @@ class BadDecision(DefinitionError):
     """A decider returned something that is not a decision; nothing was recorded."""
 
 
+class BadSettlement(DefinitionError):
+    """A doubt cannot be settled like that; nothing was recorded."""
+
+
 class BadRunId(DefinitionError):
     """A run id is a text of 1 to 200 characters, without NUL and without halves of characters."""
 
 
 class AgentUnknown(DefinitionError):
-    """No class of that agent is known to this program; import it, or pass it as ``agents=``."""
+    """No class of that agent is known to this program; import it, or pass it as agents=."""
 
 
 class RunError(AgentError):
@@ -84,7 +93,7 @@ class RunConflict(RunError):
 
 
 class RunMoved(RunError):
-    """Another worker appended to this run first; this execution stopped and nothing of it was recorded."""
+    """Another worker appended to this run first; this execution stopped and recorded nothing more."""
 
 
 class RunUnreadable(RunError):
@@ -100,7 +109,15 @@ class RunHasFailed(RunError):
 
 
 class StepUnplayable(RunError):
-    """A step that was decided cannot be acted on by this code; the run is left untouched."""
+    """A step that was decided cannot be acted on by this code; its run is parked."""
+
+
+class ResultDoesNotFit(StepUnplayable):
+    """A recorded result is not of the type that its tool is annotated with today."""
+
+
+class StillHeld(RunError):
+    """The worker that started the step may still be alive; wait for it, or settle with ``force``."""
 
 
 class IllegalEvent(RunError):
@@ -110,10 +127,16 @@ class IllegalEvent(RunError):
 class KeyReused(RunError):
     """A key stands for one intent in the whole store, and another step holds it."""
 
-    def __init__(self, message: str | None = None, *, idx: int = 0) -> None:
+    def __init__(
+        self, message: str | None = None, *, idx: int = 0, first: str | None = None, is_free: bool = False
+    ) -> None:
         super().__init__(message)
         self.idx = idx
         """The step, of the run that is refused, whose key another step holds."""
+        self.first = first
+        """What that other step gave, where it had the same arguments and is done."""
+        self.is_free = is_free
+        """Whether that other step surely did not happen: then a renewed key stands for the intent."""
 
 
 class StoreError(AgentError):
@@ -122,6 +145,10 @@ class StoreError(AgentError):
 
 class StoreUnusable(StoreError):
     """The store cannot be opened."""
+
+
+class StoreReentered(StoreError):
+    """The body of a TRANSACTIONAL tool called the store; it may only write through ``ctx.session``."""
 
 
 class StoreBusy(StoreError):
@@ -150,6 +177,10 @@ class EffectError(AgentError):
 
 class NotApplied(EffectError):
     """The effect surely did not happen."""
+
+
+class KeyMismatch(EffectError):
+    """The provider holds this key with other parameters; sending it again cannot help."""
 
 
 class OutcomeUnknown(EffectError):

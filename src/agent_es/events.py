@@ -9,7 +9,7 @@ Rule 5: what JSON says of a value lies in an event as one canonical text (a ``Js
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, Protocol, final
+from typing import Annotated, Any, ClassVar, Literal, Protocol, final
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from eventsourcing.domain import CanMutateAggregate
@@ -23,6 +23,9 @@ NOWHERE = UUID(int=0)
 JsonText = Annotated[str, "json"]
 """A value of a tool, a model or a person, as one canonical JSON text."""
 
+
+Settlement = Literal["happened", "did_not_happen", "skipped", "told"]
+"""What became of a doubt; the last two are what a tool's ``on_doubt`` does about it."""
 
 MAX_RUN_ID = 200
 
@@ -83,6 +86,8 @@ class LlmDecided(Event):
     attempt: int
     key: str | None = None
     call_id: str | None = None
+    undoes: int | None = None
+    """The step whose effect this one undoes."""
 
 
 @final
@@ -97,12 +102,13 @@ class ToolResult(Event):
 
 @final
 class ToolFailed(Event):
-    """The step failed for a known reason, which the decider sees."""
+    """An attempt failed.  With ``retry_at`` another one follows; without it the decider sees the error."""
 
     idx: int
     tool: str
     attempt: int
     error: JsonText
+    retry_at: datetime | None = None
 
 
 @final
@@ -113,6 +119,61 @@ class StepInDoubt(Event):
     tool: str
     attempt: int
     reason: str
+
+
+@final
+class DoubtSettled(Event):
+    """A probe, a person or the tool's own ``on_doubt`` says what became of a step in doubt, or what is done about it.
+
+    ``key`` is the new key of a step that did not happen: a provider may have stored a failure under the old one.
+    """
+
+    idx: int
+    tool: str
+    attempt: int
+    outcome: Settlement
+    by: str
+    key: str | None = None
+
+
+@final
+class WaitBegan(Event):
+    """The run waits: until ``wake_at`` it is one row and no process."""
+
+    wake_at: datetime
+
+
+@final
+class WaitEnded(Event):
+    """The run goes on."""
+
+    reason: str
+
+
+@final
+class Parked(Event):
+    """This code cannot act on the run; a person must see to it."""
+
+    reason: str
+
+
+@final
+class Requeued(Event):
+    """A person sent the run back to work."""
+
+    by: str
+
+
+@final
+class CompensationBegan(Event):
+    """The finished effects of the run are to be undone, the last one first."""
+
+    by: str
+
+
+@final
+class CompensationEnded(Event):
+    """Every finished effect that can be undone was undone."""
 
 
 @final
@@ -129,7 +190,22 @@ class RunFailed(Event):
     reason: str
 
 
-AnyEvent = RunStarted | LlmDecided | ToolResult | ToolFailed | StepInDoubt | Finished | RunFailed
+AnyEvent = (
+    RunStarted
+    | LlmDecided
+    | ToolResult
+    | ToolFailed
+    | StepInDoubt
+    | DoubtSettled
+    | WaitBegan
+    | WaitEnded
+    | Parked
+    | Requeued
+    | CompensationBegan
+    | CompensationEnded
+    | Finished
+    | RunFailed
+)
 """All of them, so that the type checker can say which one a fold forgot."""
 
 REGISTRY: Mapping[str, type[Event]] = {f"agent_es:{cls.__name__}": cls for cls in AnyEvent.__args__}

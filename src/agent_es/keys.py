@@ -18,6 +18,30 @@ DEFAULT = "{run_id}:{idx}:{tool}"
 POSITION = frozenset({"run_id", "idx", "tool"})
 
 
+def renewed(key: str) -> str:
+    """Return the key of the next try at an intent whose key is spent; a template can make no such key.
+
+    >>> renewed("ORD-3300:refund:180.00"), renewed("ORD-3300:refund:180.00#2")
+    ('ORD-3300:refund:180.00#2', 'ORD-3300:refund:180.00#3')
+    """
+    stem, _, count = key.partition("#")
+    return fitted(f"{stem}#{int(count or 1) + 1}")
+
+
+def sub_key(key: str, name: str) -> str:
+    """Return the key of one of several provider calls of a step.
+
+    >>> sub_key("inv-7", "create"), sub_key("inv-7", "a/b")
+    ('inv-7/create', 'inv-7/a%2Fb')
+    """
+    return fitted(f"{key}/{quote(name, safe='')}")
+
+
+def fitted(key: str) -> str:
+    """Return the key, or one of ``MAX_LENGTH`` characters that ends in its digest."""
+    return key if len(key) <= MAX_LENGTH else f"{key[: MAX_LENGTH - 65]}~{digest(key)}"
+
+
 class KeyTemplate:
     """A key with blanks for the validated arguments of a call, and for its position.
 
@@ -40,13 +64,16 @@ class KeyTemplate:
                 f"tool {tool}: the key template {self.template!r} names {name!r}, which is no argument; "
                 f"use {', '.join(sorted(known))}"
             )
+        if any("#" in literal for literal, *_ in self._parts):
+            raise BadTool(f"tool {tool}: the key template {self.template!r} holds a '#', which marks renewed keys")
         if not self.names:
             raise BadTool(f"tool {tool}: the key template {self.template!r} names no argument: one key for all")
 
     def fill(self, values: Mapping[str, Any]) -> str:
         """Return the key; a value's separators are escaped, and a long key ends in its digest."""
-        key = "".join(
-            literal + ("" if name is None else quote(format(values[name], spec or ""), safe=""))
-            for literal, name, spec, _ in self._parts
+        return fitted(
+            "".join(
+                literal + ("" if name is None else quote(format(values[name], spec or ""), safe=""))
+                for literal, name, spec, _ in self._parts
+            )
         )
-        return key if len(key) <= MAX_LENGTH else f"{key[: MAX_LENGTH - 65]}~{digest(key)}"

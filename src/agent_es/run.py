@@ -10,43 +10,52 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Self, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, Never, Self, get_origin
 from uuid import UUID
 
-from eventsourcing.domain import BaseAggregate, CanMutateAggregate
+from eventsourcing.domain import BaseAggregate, CanMutateAggregate, MetaAggregate
 
 from agent_es.errors import BadAgent, IllegalEvent
 from agent_es.events import (
     AnyEvent,
+    CompensationBegan,
+    CompensationEnded,
+    DoubtSettled,
     Event,
     Finished,
     LlmDecided,
+    Parked,
+    Requeued,
     RunFailed,
     RunStarted,
+    Settlement,
     StepInDoubt,
     ToolFailed,
     ToolResult,
+    WaitBegan,
+    WaitEnded,
     stream_id,
 )
+from agent_es.keys import renewed
 from agent_es.state import RunState, Status, Step, evolve, fold
-from agent_es.tools import CallTool, Failed, Tool
-from agent_es.values import canonical, decode, valid_unicode
+from agent_es.tools import CallTool, Failed, Retry, Tool, Unknown
+from agent_es.values import bounded, canonical, decode, valid_unicode
 
 Clock = Callable[[int], datetime]
 """Gives the time of the event with that ``seq``, in UTC; tests freeze it."""
 
-_STEP_EVENTS: frozenset[type[Event]] = frozenset({LlmDecided, ToolResult, ToolFailed, StepInDoubt})
-_ENDS: frozenset[type[Event]] = frozenset((Finished, RunFailed))
-StepEvent = ToolResult | ToolFailed | StepInDoubt
-_NOTHING: frozenset[type[Event]] = frozenset()
+StepEvent = ToolResult | ToolFailed | StepInDoubt | DoubtSettled
+
+_OUTCOMES: frozenset[type[Event]] = frozenset((ToolResult, ToolFailed, DoubtSettled))
+_MOVES: frozenset[type[Event]] = frozenset((LlmDecided, Finished, RunFailed, Parked, CompensationBegan))
 
 LEGAL: Mapping[Status, frozenset[type[Event]]] = {
-    Status.PENDING: _ENDS | {LlmDecided},
-    Status.RUNNING: _STEP_EVENTS | _ENDS,
-    Status.WAITING: _NOTHING,
-    Status.DONE: _NOTHING,
-    Status.FAILED: _NOTHING,
-    Status.CANCELLED: _NOTHING,
+    Status.PENDING: _MOVES - {CompensationBegan},
+    Status.RUNNING: _MOVES | _OUTCOMES | {StepInDoubt, WaitBegan, CompensationEnded},
+    Status.WAITING: _OUTCOMES | {StepInDoubt, WaitEnded, Parked, Requeued},
+    Status.DONE: frozenset((CompensationBegan,)),
+    Status.FAILED: frozenset((CompensationBegan, Requeued)),
+    Status.CANCELLED: frozenset(),
 }
 """What may happen next, by status."""
 
@@ -59,9 +68,27 @@ class Planned:
     args: str
     key: str | None = None
     refusal: Failed | None = None
+    answer: str | None = None
+    """What the call gives without being made: the result that another step recorded under its key."""
+    undoes: int | None = None
+
+    @property
+    def is_made(self) -> bool:
+        """Whether the body is to be called."""
+        return self.refusal is None and self.answer is None
 
 
-class AgentRun(BaseAggregate[UUID]):
+class AgentClass(MetaAggregate["AgentRun"]):
+    """The class of agents: calling one makes no run."""
+
+    def __call__(cls, *_: Any, **__: Any) -> Never:  # noqa: N805  # the class of a class
+        """Refuse: a run is started by a store, and taken out of it."""
+        raise BadAgent(
+            f"{cls.__name__}(...) makes no run; start one: Runner(store, decider).run({cls.__name__}, ...)"
+        )
+
+
+class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
     """One durable execution of one agent.  Subclass it, and declare tools on it with ``@tool``."""
 
     if TYPE_CHECKING:  # an annotation at run time would make the base class turn it into a field
@@ -71,6 +98,10 @@ class AgentRun(BaseAggregate[UUID]):
         """Recorded when a run starts, for people."""
         decider: ClassVar[Any]
         """The decider of runs that are started without one, as by ``agent-es run``."""
+        retry: ClassVar[Retry | None]
+        """How tools that do not say so themselves are retried."""
+        at_once: ClassVar[int]
+        """How many bodies of one turn run beside each other; 1 is one after the other."""
         agent_tools: ClassVar[Mapping[str, Tool]]
         """The tools declared on this class and on those it extends, by name."""
         _state: RunState
@@ -80,6 +111,8 @@ class AgentRun(BaseAggregate[UUID]):
     agent_name = "AgentRun"
     agent_version = "1"
     decider = None
+    retry = None
+    at_once = 8
     agent_tools = MappingProxyType({})
 
     def __init_subclass__(cls) -> None:
@@ -102,7 +135,9 @@ class AgentRun(BaseAggregate[UUID]):
             own[value.name] = attribute
             tools[value.name] = value
         cls.agent_tools = tools
-        super().__init_subclass__()
+        # Not the base class's own: it looks for event classes on the aggregate, of which there are none here, and
+        # refuses a class that is defined a second time, as a notebook does.
+        super(BaseAggregate, cls).__init_subclass__()
 
     @classmethod
     def begin(cls, run_id: str, goal: str, input_json: str, tags: Mapping[str, str], clock: Clock) -> Self:
@@ -125,7 +160,7 @@ class AgentRun(BaseAggregate[UUID]):
     @classmethod
     def of(cls, state: RunState, clock: Clock | None = None) -> Self:
         """Return the run in that state; without a clock, a frozen view that takes no command."""
-        run = cls.__new__(cls)
+        run = object.__new__(cls)
         values = {
             "_id": stream_id(state.run_id),
             "_version": state.version,
@@ -160,7 +195,7 @@ class AgentRun(BaseAggregate[UUID]):
             raise IllegalEvent(f"run {self._state.run_id}: turn {turn - 1} still has open steps")
         room = at_once
         for idx, planned in enumerate(plan, start=first):
-            starts = planned.refusal is None and room > 0
+            starts = planned.is_made and room > 0
             room -= starts
             self.trigger_event(
                 LlmDecided,
@@ -169,12 +204,15 @@ class AgentRun(BaseAggregate[UUID]):
                 tool=planned.call.tool,
                 args=planned.args,
                 attempt=int(starts),
-                key=None if planned.refusal else planned.key,
+                key=planned.key if planned.is_made else None,
                 call_id=planned.call.call_id,
+                undoes=planned.undoes,
             )
         for idx, planned in enumerate(plan, start=first):
             if planned.refusal:
                 self.record_failure(idx, planned.refusal)
+            elif planned.answer is not None:
+                self.trigger_event(ToolResult, idx=idx, tool=planned.call.tool, attempt=0, result=planned.answer)
 
     def record_start(self, idx: int) -> None:
         """Record the decision of a step again, as the mark that its next attempt starts."""
@@ -188,23 +226,68 @@ class AgentRun(BaseAggregate[UUID]):
             attempt=step.attempt + 1,
             key=step.key,
             call_id=step.call_id,
+            undoes=step.undoes,
         )
 
-    def record_result(self, idx: int, value_json: str) -> None:
-        """Record what a step gave."""
-        step = self._started(idx)
+    def record_result(self, idx: int, value_json: str, *, attempt: int | None = None) -> None:
+        """Record what a step gave; a late result names its attempt, and is legal while that one is unsettled."""
+        step = self._started(idx, attempt)
         self.trigger_event(ToolResult, idx=idx, tool=step.tool, attempt=step.attempt, result=value_json)
+
+    def record_retry(self, idx: int, error: Failed | Unknown, retry_at: datetime) -> None:
+        """Record that an attempt failed, and when the next one is due."""
+        step = self._started(idx)
+        self.trigger_event(
+            ToolFailed, idx=idx, tool=step.tool, attempt=step.attempt, error=error.error_json, retry_at=retry_at
+        )
+
+    def record_wait(self, wake_at: datetime) -> None:
+        """Record that nothing can go on before then."""
+        self.trigger_event(WaitBegan, wake_at=wake_at)
+
+    def record_wake(self, reason: str) -> None:
+        """Record that the run goes on."""
+        self.trigger_event(WaitEnded, reason=reason)
 
     def record_failure(self, idx: int, error: Failed) -> None:
         """Record why a step failed: the decider will see it."""
         step = self._open(idx)
-        text = canonical({"type": error.type, "message": error.message})
-        self.trigger_event(ToolFailed, idx=idx, tool=step.tool, attempt=step.attempt, error=text)
+        self.trigger_event(ToolFailed, idx=idx, tool=step.tool, attempt=step.attempt, error=error.error_json)
 
     def record_doubt(self, idx: int, reason: str) -> None:
         """Record that nobody knows whether a step's effect happened."""
         step = self._started(idx)
         self.trigger_event(StepInDoubt, idx=idx, tool=step.tool, attempt=step.attempt, reason=reason)
+
+    def record_settlement(self, idx: int, outcome: Settlement, by: str) -> None:
+        """Record what became of a doubt; a step that did not happen gets a new key."""
+        step = self._started(idx)
+        key = None
+        if outcome == "did_not_happen" and step.key is not None:
+            key = renewed(step.key)
+        self.trigger_event(
+            DoubtSettled, idx=idx, tool=step.tool, attempt=step.attempt, outcome=outcome, by=by, key=key
+        )
+
+    def record_parked(self, reason: str) -> None:
+        """Record that this code cannot act on the run."""
+        self.trigger_event(Parked, reason=bounded(reason))
+
+    def record_requeued(self, by: str) -> None:
+        """Record that a person sent the run back to work."""
+        if self._state.status is Status.WAITING and self._state.parked is None:
+            raise IllegalEvent(f"run {self._state.run_id} waits for {self._state.waiting_for}, it is not parked")
+        self.trigger_event(Requeued, by=by)
+
+    def record_compensation(self, by: str) -> None:
+        """Begin to undo the finished effects."""
+        self._nothing_open(CompensationBegan)
+        self.trigger_event(CompensationBegan, by=by)
+
+    def record_compensated(self) -> None:
+        """End the run: what could be undone was undone."""
+        self._nothing_open(CompensationEnded)
+        self.trigger_event(CompensationEnded)
 
     def record_answer(self, answer_json: str) -> None:
         """End the run with an answer."""
@@ -250,11 +333,21 @@ class AgentRun(BaseAggregate[UUID]):
                 return step
         raise IllegalEvent(f"run {self._state.run_id}: step {idx} is not open")
 
-    def _started(self, idx: int) -> Step:
+    def _started(self, idx: int, attempt: int | None = None) -> Step:
         step = self._open(idx)
-        if step.status != "started":
-            raise IllegalEvent(f"run {self._state.run_id}: step {idx} is {step.status}, no attempt is under way")
+        if step.status not in ("started", "in_doubt", "retrying") or attempt not in (None, step.attempt):
+            raise IllegalEvent(
+                f"run {self._state.run_id}: step {idx} is {step.status} at attempt {step.attempt}, "
+                f"attempt {attempt or 'of now'} is not under way"
+            )
         return step
+
+    @property
+    def now(self) -> datetime:
+        """The time of the next event, by the store's clock."""
+        if self._clock is None:
+            raise AttributeError("now: in a tool, the run is a frozen view and has no clock")
+        return self._clock(self.version)
 
     def _nothing_open(self, event_class: type[Event]) -> None:
         if self._state.open_steps:

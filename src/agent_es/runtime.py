@@ -8,8 +8,11 @@ behind in a daemon thread where it cannot be.
 
 import asyncio
 import inspect
+import math
 import queue
+import random
 import threading
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -17,23 +20,52 @@ from typing import Any, Protocol, TypeVar, assert_never
 from uuid import uuid4
 
 from agent_es.decider import Decider, Decision
-from agent_es.errors import AgentUnknown, BadAgent, BadDecision, BadTool
+from agent_es.errors import AgentUnknown, BadAgent, BadDecision, BadTool, NotApplied, RunMoved
 from agent_es.events import (
     AnyEvent,
+    CompensationBegan,
+    CompensationEnded,
+    DoubtSettled,
     Finished,
     LlmDecided,
+    Parked,
+    Requeued,
     RunFailed,
     RunStarted,
     StepInDoubt,
     ToolFailed,
     ToolResult,
+    WaitBegan,
+    WaitEnded,
 )
 from agent_es.run import AgentRun
-from agent_es.state import RunState, Status
-from agent_es.step import Append, Decide, NextDone, Request, Requests, Start, advance
+from agent_es.state import RunState
+from agent_es.step import (
+    Append,
+    Decide,
+    NextDone,
+    Probe,
+    Request,
+    Requests,
+    Start,
+    Transact,
+    advance,
+    retry_of,
+)
 from agent_es.store import RunStore, check_same
 from agent_es.telemetry import Kind, Notice, OnEvent, ignore
-from agent_es.tools import Outcome, Tool, ToolContext, ToolSpec
+from agent_es.tools import (
+    TRANSACTION_LIMIT,
+    Failed,
+    Outcome,
+    Probed,
+    Returned,
+    Tool,
+    ToolContext,
+    ToolSpec,
+    Unknown,
+    describe,
+)
 from agent_es.values import canonical
 
 T = TypeVar("T")
@@ -46,6 +78,10 @@ class Performer(Protocol):
 
     def perform(self, request: Request, /) -> Any:
         """Do what is asked and return the answer."""
+        ...
+
+    def close(self) -> None:
+        """Leave behind what still runs."""
         ...
 
 
@@ -64,6 +100,7 @@ def drive(requests: Requests, performer: Performer) -> None:
         return
     finally:
         requests.close()
+        performer.close()
 
 
 async def adrive(requests: Requests, performer: "Tasks") -> None:
@@ -88,42 +125,84 @@ async def adrive(requests: Requests, performer: "Tasks") -> None:
 class Body:
     """One attempt at one step: a tool with its arguments and its context, ready to start."""
 
-    def __init__(self, runner: "Runner", request: Start) -> None:
-        step = request.step
-        self.idx = step.idx
-        self.tool = runner.tools_of(type(request.run))[step.tool]
+    def __init__(self, runner: "Runner", request: Start | Transact | Probe) -> None:
+        self.run_id = request.run.state.run_id
+        self.step = request.step
+        self.tool = runner.tools_of(type(request.run))[request.step.tool]
+        self.retry = retry_of(request.run, self.tool)
         self._deps = runner.deps
         self._view = type(request.run).of(request.run.state)
-        self._step = step
+        self._lock = threading.Lock()
+        self._is_over = False
 
-    def call(self) -> Any:
+    @property
+    def idx(self) -> int:
+        """The step that this is an attempt at."""
+        return self.step.idx
+
+    def call(self, session: Any = None) -> Any:
         """Call the function; an asynchronous one gives an awaitable."""
-        step = self._step
-        context = ToolContext(self._deps, self._view.state.run_id, step.idx, step.attempt, step.key)
-        return self.tool.bind(self._view, context, step.args_json)()
+        return self.tool.bind(self._view, self._context(session), self.step.args_json)()
 
-    def run(self) -> Done:
+    def run(self) -> Outcome:
         """Call the function here, and wait for it."""
         try:
-            return self.idx, self.tool.returned(finish(self.call()))
+            value = self.call()
+            return asyncio.run(self._awaited(value)) if inspect.isawaitable(value) else self.tool.returned(value)
         except Exception as error:  # the tool's effect says what it means
-            return self.idx, self.tool.raised(error)
+            return self.raised(error)
 
-    async def arun(self) -> Done:
-        """Await an asynchronous function here; the outcome of any other comes from a thread."""
+    async def arun(self) -> Outcome:
+        """Await an asynchronous function here."""
         try:
-            return self.idx, self.tool.returned(await self.call())
+            return await self._awaited(self.call())
         except Exception as error:  # the tool's effect says what it means
-            return self.idx, self.tool.raised(error)
+            return self.raised(error)
+
+    def probe(self) -> Probed:
+        """Ask whether the last attempt happened; a probe that raises cannot tell."""
+        try:
+            ask = self.tool.bind_probe(self._view, self._context(None), self.step.args_json)
+            return self.tool.probed(finish(ask()))
+        except Exception as error:  # a probe raises what it likes
+            return Unknown(type(error).__qualname__, describe(error))
+
+    def raised(self, error: Exception) -> Outcome:
+        """Say what an exception means."""
+        return self.tool.raised(error, self.retry, first=self.step.attempts_spent <= 1)
+
+    def claim_end(self) -> bool:
+        """Say whether whoever asks is the first to end this attempt: its body, or the limit on its time."""
+        with self._lock:
+            was, self._is_over = self._is_over, True
+            return not was
+
+    async def _awaited(self, value: Awaitable[Any]) -> Outcome:
+        limit = asyncio.timeout(self.retry.timeout)
+        try:
+            async with limit:
+                return self.tool.returned(await value)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return self.tool.timed_out(self.retry.timeout or 0)
+
+    def _context(self, session: Any) -> ToolContext[Any]:
+        step = self.step
+        return ToolContext(self._deps, self.run_id, step.idx, step.attempt, step.key, session)
 
 
 class Threads:
-    """Performs requests for a blocking driver: bodies run here, or in threads where there are several."""
+    """Performs requests for a blocking driver: bodies run here, or in threads where there are several.
+
+    A body with a limit on its time runs in a thread too.  One that passes it cannot be stopped: its attempt ends, and
+    when it returns after all, its result is late.
+    """
 
     def __init__(self, runner: "Runner") -> None:
         self._runner = runner
         self._ready: deque[Body] = deque()
-        self._flying = 0
+        self._flying: dict[int, tuple[Body, float]] = {}
         self._done: queue.SimpleQueue[Done] = queue.SimpleQueue()
 
     def perform(self, request: Request, /) -> Any:
@@ -138,22 +217,45 @@ class Threads:
                 return None
             case NextDone():
                 return self.next_done()
+            case Transact(run):
+                return self._runner.transact(run, Body(self._runner, request))
+            case Probe():
+                return Body(self._runner, request).probe()
             case _:
                 assert_never(request)
 
     def next_done(self) -> Done:
         """Return the outcome of the body that ended first."""
-        if len(self._ready) == 1 and not self._flying:
-            return self._ready.popleft().run()
+        if len(self._ready) == 1 and not self._flying and not self._ready[0].retry.timeout:
+            body = self._ready.popleft()
+            return body.idx, body.run()
         while self._ready:
-            self._flying += 1
-            spawn(self._work, self._ready.popleft())
-        done = self._done.get()
-        self._flying -= 1
-        return done
+            body = self._ready.popleft()
+            self._flying[body.idx] = body, time.monotonic() + (body.retry.timeout or math.inf)
+            spawn(self._work, body)
+        while True:
+            overdue, until = min(self._flying.values(), key=lambda flying: flying[1])
+            try:
+                left = None if until == math.inf else max(0.0, until - time.monotonic())
+                idx, outcome = self._done.get(timeout=left)
+            except queue.Empty:
+                if not overdue.claim_end():
+                    continue  # it has just ended: its outcome is on its way
+                idx, outcome = overdue.idx, overdue.tool.timed_out(overdue.retry.timeout or 0)
+            del self._flying[idx]
+            return idx, outcome
+
+    def close(self) -> None:
+        """Leave behind what still runs: its results will be late."""
+        for body, _ in self._flying.values():
+            body.claim_end()
 
     def _work(self, body: Body) -> None:
-        self._done.put(body.run())
+        outcome = body.run()
+        if body.claim_end():
+            self._done.put((body.idx, outcome))
+        else:
+            self._runner.deliver_late(body, outcome)
 
 
 class Tasks:
@@ -167,6 +269,7 @@ class Tasks:
         self._runner = runner
         self._done: asyncio.Queue[Done] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._threads: list[Body] = []
         self.cancelled: asyncio.CancelledError | None = None
         """Set once the caller was cancelled: what is known is recorded, then this is raised."""
 
@@ -174,29 +277,36 @@ class Tasks:
         """Do what is asked and return the answer."""
         match request:
             case Append(run):
-                await self._append(run)
+                if self.cancelled is not None and any(isinstance(e, LlmDecided) for e in run.pending_events):
+                    raise self.cancelled
+                return await self._to_the_end(self._runner.save, run)
             case NextDone():
                 return await self._next_done()
-            case Decide(run):
-                if self.cancelled is not None:
-                    raise self.cancelled
-                decision = self._runner.ask(run)
-                return await decision if inspect.isawaitable(decision) else decision
             case Start():
                 if self.cancelled is None:
                     self._start(Body(self._runner, request))
+                return None
+            case _ if self.cancelled is not None:
+                raise self.cancelled
+            case Decide(run):
+                decision = self._runner.ask(run)
+                return await decision if inspect.isawaitable(decision) else decision
+            case Transact(run):
+                return await self._to_the_end(self._runner.transact, run, Body(self._runner, request))
+            case Probe():
+                return await asyncio.to_thread(Body(self._runner, request).probe)
             case _:
                 assert_never(request)
-        return None
 
-    async def _append(self, run: AgentRun) -> None:
-        appending = asyncio.ensure_future(asyncio.to_thread(self._runner.save, run))
-        while not appending.done():
+    async def _to_the_end(self, work: Callable[..., T], *args: Any) -> T:
+        """Do the work in a thread; a cancelled caller must not tear it from its answer."""
+        task = asyncio.ensure_future(asyncio.to_thread(work, *args))
+        while not task.done():
             try:
-                await asyncio.wait([appending])
+                await asyncio.wait([task])
             except asyncio.CancelledError as error:
                 self.cancelled = error
-        appending.result()
+        return task.result()
 
     async def _next_done(self) -> Done:
         if self.cancelled is None:
@@ -213,22 +323,38 @@ class Tasks:
             task = asyncio.create_task(self._await(body))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        else:
-            spawn(self._work, body, asyncio.get_running_loop())
+            return
+        loop = asyncio.get_running_loop()
+        self._threads.append(body)
+        spawn(self._work, body, loop)
+        if body.retry.timeout:
+            loop.call_later(body.retry.timeout, self._expire, body)
 
     async def _await(self, body: Body) -> None:
-        self._done.put_nowait(await body.arun())
+        self._done.put_nowait((body.idx, await body.arun()))
+
+    def _expire(self, body: Body) -> None:
+        if body.claim_end():
+            self._done.put_nowait((body.idx, body.tool.timed_out(body.retry.timeout or 0)))
 
     def _work(self, body: Body, loop: asyncio.AbstractEventLoop) -> None:
-        done = body.run()
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(self._done.put_nowait, done)
+        outcome = body.run()
+        if body.claim_end() and not loop.is_closed():
+            loop.call_soon_threadsafe(self._done.put_nowait, (body.idx, outcome))
+        else:
+            self._runner.deliver_late(body, outcome)
 
     async def close(self) -> None:
-        """Cancel what still runs."""
+        """Cancel what still runs; the results of what cannot be cancelled will be late."""
+        for body in self._threads:
+            body.claim_end()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+class RolledBack(Exception):  # never leaves this module
+    """The transaction of a body is not to be committed."""
 
 
 class Runner:
@@ -236,7 +362,9 @@ class Runner:
 
     ``deps`` reaches tools as ``ctx.deps``; ``tools`` are functions given to every run beside its agent's own;
     ``agents`` are the classes to find a run's agent among (all that the program defines, where left out);
-    ``at_once`` bounds the bodies that run beside each other; ``on_event`` is told each ``Notice``.
+    ``at_once`` bounds the bodies that run beside each other, for every agent; ``on_event`` is told each notice.
+    A run that waits for a retry is waited for up to ``max_wait`` seconds, by ``sleep``; ``draw`` gives numbers
+    between 0 and 1 for the jitter of such waits.
     """
 
     def __init__(
@@ -247,19 +375,27 @@ class Runner:
         deps: Any = None,
         tools: Iterable[Tool] = (),
         agents: Iterable[type[AgentRun]] | None = None,
-        at_once: int = 8,
+        at_once: int | None = None,
+        max_wait: float = 5.0,
+        sleep: Callable[[float], object] = time.sleep,
+        draw: Callable[[], float] = random.random,
         on_event: OnEvent = ignore,
     ) -> None:
-        if at_once < 1:
+        if at_once is not None and at_once < 1:
             raise BadAgent(f"at_once={at_once}: at least one body must be allowed to run")
         self.store = store
         self.decider = decider
         self.deps = deps
         self.at_once = at_once
+        self.max_wait = max_wait
+        self.sleep = sleep
+        self.draw = draw
         self.on_event = on_event
         self._agents = None if agents is None else tuple(agents)
         self._ran: dict[str, type[AgentRun]] = {}
-        self._tools = _by_name(tools)
+        self._tools = tuple(tools)
+        self._known: dict[type[AgentRun], Mapping[str, Tool]] = {}
+        by_name(self._tools)
 
     # What a user calls.
 
@@ -292,8 +428,11 @@ class Runner:
     ) -> RunState:
         """Do what ``run`` does, awaiting deciders and tools that can be awaited."""
         run, found = await asyncio.to_thread(self._start, agent, run_id, goal, input, tags)
-        while can_move(run.state):
+        may_probe = found
+        while (wait := self._wait_before_next(run, may_probe=may_probe)) is not None:
+            await asyncio.sleep(wait)
             await adrive(self._advance(run), Tasks(self))
+            may_probe = False
         return replace(run.state, resumed=found)
 
     def resume(self, run_id: str) -> RunState:
@@ -301,11 +440,24 @@ class Runner:
         return self._drive(self._open(run_id), found=True)
 
     def step(self, run_id: str) -> RunState:
-        """Move a run exactly one step: one decision and the calls that it made."""
+        """Move a run exactly one step: one decision and the calls that it made.  It never waits for the clock."""
         run = self._open(run_id)
-        if can_move(run.state):
+        if self._wait_before_next(run, may_probe=True) == 0:
             drive(self._advance(run), self.performer())
         return replace(run.state, resumed=True)
+
+    def compensate(self, run_id: str, *, by: str = "runner") -> RunState:
+        """Undo the finished effects of a run, the last one first, each by the tool that its tool names.
+
+        Each is a durable step with a key of its own.  The run ends cancelled; it is parked where an effect cannot be
+        undone, and waits where nobody knows.  Raises ``IllegalEvent`` while steps are open.
+        """
+        state = self.store.load(run_id)
+        run = self.agent_of(state).of(state, self.store.clock)
+        if not state.compensating:
+            run.record_compensation(by)
+            self.save(run)
+        return self._drive(run, found=True)
 
     # What the performers call.
 
@@ -317,22 +469,70 @@ class Runner:
             raise BadDecision(
                 f"run {state.run_id}: nothing decides; pass Runner(store, decider), or set {agent.__name__}.decider"
             )
-        specs: Sequence[ToolSpec] = [tool.spec for tool in self.tools_of(agent).values()]
+        specs: Sequence[ToolSpec] = [tool.spec for name, tool in self.tools_of(agent).items() if name == tool.name]
         decision: Decision | Awaitable[Decision] = decider.decide(state, specs)
         return decision
 
     def save(self, run: AgentRun) -> None:
-        """Append what is pending, then tell it."""
+        """Append what is pending, then tell it; a result that lost its place may still settle its own doubt."""
         events: list[AnyEvent] = list(run.pending_events)  # type: ignore[arg-type]  # triggered by AgentRun
-        self.store.save(run)
-        for event in events:
-            self.on_event(_notice(run.state.run_id, event))
+        try:
+            self.store.save(run)
+        except RunMoved:
+            for event in events:
+                if isinstance(event, ToolResult):
+                    self.store.record_late(run.state.run_id, event.idx, event.attempt, event.result)
+            raise
+        self._tell(run, events)
+
+    def transact(self, run: AgentRun, body: Body) -> Outcome:
+        """Run a body and record its result in one transaction of the store, or neither."""
+        outcome: Outcome = Failed("TransactionLost", "the transaction was not committed", may_retry=True)
+        events: list[AnyEvent] = []
+
+        def act(session: Any) -> None:
+            nonlocal outcome
+            started = time.monotonic()
+            try:
+                outcome = body.tool.returned(body.call(session))
+                session.flush()
+            except Exception as error:
+                outcome = body.raised(error)
+            if time.monotonic() - started > TRANSACTION_LIMIT:
+                outcome = Failed(
+                    "TransactionLimit", f"{body.tool.name} held its transaction longer than {TRANSACTION_LIMIT:g} s"
+                )
+            if not isinstance(outcome, Returned):
+                raise RolledBack
+            run.record_result(body.idx, outcome.value)
+            events.extend(run.pending_events)  # type: ignore[arg-type]  # triggered by AgentRun
+
+        try:
+            self.store.transact(run, act)
+        except RolledBack:
+            return outcome
+        except NotApplied as refused:
+            return body.raised(refused)
+        self._tell(run, events)
+        return outcome
+
+    def deliver_late(self, body: Body, outcome: Outcome) -> None:
+        """Record the result of a body that nobody waits for any more, where it settles its own doubt."""
+        if isinstance(outcome, Returned):
+            self.store.record_late(body.run_id, body.idx, body.step.attempt, outcome.value)
 
     def tools_of(self, agent: type[AgentRun]) -> Mapping[str, Tool]:
-        """Return the tools of an agent and those given to every run, by name; raise ``BadTool`` on a clash."""
-        for name in self._tools.keys() & agent.agent_tools.keys():
-            raise BadTool(f"two tools are called {name!r}: one of {agent.__name__}, one of tools=[...]")
-        return {**agent.agent_tools, **self._tools}
+        """Return the tools of an agent and those given to every run, by name and alias; raise ``BadTool``."""
+        if agent not in self._known:
+            named = by_name([*agent.agent_tools.values(), *self._tools])
+            for tool in named.values():
+                if tool.needs_deps and self.deps is None:
+                    raise BadAgent(
+                        f"{agent.__name__}: {tool.name} needs ctx.deps, and there are none; "
+                        "pass Runner(..., deps=...), on the command line --deps MODULE:NAME"
+                    )
+            self._known[agent] = named
+        return self._known[agent]
 
     def agent_of(self, state: RunState) -> type[AgentRun]:
         """Return the class that the run was started with, by its name; raise ``AgentUnknown``."""
@@ -385,12 +585,34 @@ class Runner:
         return run
 
     def _drive(self, run: AgentRun, *, found: bool) -> RunState:
-        while can_move(run.state):
+        may_probe = found
+        while (wait := self._wait_before_next(run, may_probe=may_probe)) is not None:
+            if wait:
+                self.sleep(wait)
             drive(self._advance(run), self.performer())
+            may_probe = False
         return replace(run.state, resumed=found)
 
+    def _wait_before_next(self, run: AgentRun, *, may_probe: bool) -> float | None:
+        """Return the seconds until the run can go on in this process; None where it cannot."""
+        state = run.state
+        if state.can_move:
+            return 0.0
+        if state.waiting_for == "retry" and state.wake_at is not None:
+            wait = max(0.0, (state.wake_at - run.now).total_seconds())
+            return wait if wait <= self.max_wait else None
+        if state.waiting_for == "doubt" and may_probe:
+            tools = self.tools_of(type(run))
+            return 0.0 if any(step.tool in tools and tools[step.tool].probe for step in state.doubts) else None
+        return None
+
     def _advance(self, run: AgentRun) -> Requests:
-        return advance(run, self.tools_of(type(run)), at_once=self.at_once)
+        at_once = self.at_once or run.at_once
+        return advance(run, self.tools_of(type(run)), at_once=at_once, draw=self.draw)
+
+    def _tell(self, run: AgentRun, events: Iterable[AnyEvent]) -> None:
+        for event in events:
+            self.on_event(_notice(run.state.run_id, event))
 
     def _tell_resumed(self, state: RunState) -> None:
         seq = state.version - 1
@@ -401,11 +623,6 @@ class Runner:
         for step in state.steps:
             if not step.is_open:
                 self.on_event(Notice("memoized", state.run_id, seq, step.idx, step.tool, step.attempt, step.key))
-
-
-def can_move(state: RunState) -> bool:
-    """Whether a run can go on now."""
-    return state.status in (Status.PENDING, Status.RUNNING)
 
 
 def finish(value: T | Awaitable[T]) -> T:
@@ -424,14 +641,19 @@ def spawn(function: Callable[..., object], *args: object) -> None:
     threading.Thread(target=function, args=args, daemon=True).start()
 
 
-def _by_name(tools: Iterable[Tool]) -> dict[str, Tool]:
+def by_name(tools: Iterable[Tool]) -> Mapping[str, Tool]:
+    """Return tools by their names and aliases; raise ``BadTool`` where two have one, or one cannot be undone."""
     named: dict[str, Tool] = {}
     for tool in tools:
         if not isinstance(tool, Tool):
             raise BadTool(f"{tool!r} is no tool; declare it with @tool(effect=...)")
-        if tool.name in named:
-            raise BadTool(f"two tools are called {tool.name!r}")
-        named[tool.name] = tool
+        for name in (tool.name, *tool.aliases):
+            if name in named:
+                raise BadTool(f"two tools are called {name!r}")
+            named[name] = tool
+    for tool in named.values():
+        if tool.compensate is not None and tool.compensate not in named:
+            raise BadTool(f"tool {tool.name}: there is no tool {tool.compensate!r} to undo it")
     return named
 
 
@@ -441,7 +663,7 @@ def _subclasses(cls: type[AgentRun]) -> Iterable[type[AgentRun]]:
         yield from _subclasses(subclass)
 
 
-def _notice(run_id: str, event: AnyEvent) -> Notice:
+def _notice(run_id: str, event: AnyEvent) -> Notice:  # noqa: C901, PLR0912  # one branch per event
     kind: Kind
     match event:
         case LlmDecided(attempt=attempt):
@@ -452,6 +674,20 @@ def _notice(run_id: str, event: AnyEvent) -> Notice:
             kind, text = "failed", event.error
         case StepInDoubt():
             kind, text = "in_doubt", event.reason
+        case DoubtSettled():
+            kind, text = "settled", f"{event.outcome}, by {event.by}"
+        case WaitBegan():
+            kind, text = "waiting", f"until {event.wake_at:%Y-%m-%dT%H:%M:%SZ}"
+        case WaitEnded():
+            kind, text = "woken", event.reason
+        case Parked():
+            kind, text = "parked", event.reason
+        case Requeued():
+            kind, text = "requeued", f"by {event.by}"
+        case CompensationBegan():
+            kind, text = "compensating", f"by {event.by}"
+        case CompensationEnded():
+            kind, text = "compensated", ""
         case Finished():
             kind, text = "finished", event.answer
         case RunFailed():

@@ -11,18 +11,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal, NamedTuple, assert_never, overload
+from typing import Any, Literal, NamedTuple, assert_never, cast, overload
 
 from agent_es.errors import RunHasFailed, RunUnfinished
 from agent_es.events import (
     AnyEvent,
+    CompensationBegan,
+    CompensationEnded,
+    DoubtSettled,
     Finished,
     LlmDecided,
+    Parked,
+    Requeued,
     RunFailed,
     RunStarted,
     StepInDoubt,
     ToolFailed,
     ToolResult,
+    WaitBegan,
+    WaitEnded,
 )
 from agent_es.values import decode
 
@@ -30,19 +37,25 @@ from agent_es.values import decode
 class Status(StrEnum):
     """Where a run is in its life."""
 
-    PENDING = "pending"  #: nothing decided yet
-    RUNNING = "running"  #: it can go on now
-    WAITING = "waiting"  #: something must come first: ``waiting_for`` says what
+    PENDING = "pending"
+    """Nothing is decided yet."""
+    RUNNING = "running"
+    """It can go on now."""
+    WAITING = "waiting"
+    """Something must come first: ``waiting_for`` says what."""
     DONE = "done"
+    """It came to an answer."""
     FAILED = "failed"
+    """The decider gave up; a person may requeue it."""
     CANCELLED = "cancelled"
+    """It was ended from outside, or its effects were undone."""
 
 
 OVER = frozenset({Status.DONE, Status.FAILED, Status.CANCELLED})
 
-WaitingFor = Literal["doubt"]
+WaitingFor = Literal["doubt", "retry", "person"]
 
-StepStatus = Literal["queued", "started", "done", "failed", "in_doubt"]
+StepStatus = Literal["queued", "started", "retrying", "done", "failed", "in_doubt"]
 
 
 class Step(NamedTuple):
@@ -58,6 +71,16 @@ class Step(NamedTuple):
     status: StepStatus
     value_json: str | None
     """The result, the error, or the reason of the doubt, as the journal holds it."""
+    started_at: datetime | None = None
+    """When the latest attempt started."""
+    keyed_at: datetime | None = None
+    """When the first attempt under the present key started."""
+    settled: int = 0
+    """The attempt after which a person said that it did not happen: the attempts count anew from there."""
+    retry_at: datetime | None = None
+    """When the next attempt is due, where the step is retrying."""
+    undoes: int | None = None
+    """The step whose effect this one undoes."""
 
     @property
     def args(self) -> Mapping[str, Any]:
@@ -68,7 +91,12 @@ class Step(NamedTuple):
     @property
     def is_open(self) -> bool:
         """Whether the step has no outcome yet."""
-        return self.status in ("queued", "started", "in_doubt")
+        return self.status in ("queued", "started", "retrying", "in_doubt")
+
+    @property
+    def attempts_spent(self) -> int:
+        """How many attempts count against the bound."""
+        return self.attempt - self.settled
 
     @property
     def result(self) -> Any:
@@ -76,9 +104,9 @@ class Step(NamedTuple):
         return decode(self.value_json) if self.status == "done" and self.value_json else None
 
     @property
-    def error(self) -> Mapping[str, str] | None:
-        """The ``type`` and ``message`` of a failed step."""
-        return decode(self.value_json) if self.status == "failed" and self.value_json else None
+    def error(self) -> Mapping[str, Any] | None:
+        """The ``type`` and ``message`` of a failed step or attempt, and whether its effect was ``applied``."""
+        return decode(self.value_json) if self.status in ("failed", "retrying") and self.value_json else None
 
     @property
     def doubt(self) -> str | None:
@@ -86,7 +114,16 @@ class Step(NamedTuple):
         return self.value_json if self.status == "in_doubt" else None
 
 
-_Atoms = tuple[int, int, str, str, str | None, int, str | None, StepStatus, str | None]
+_Atoms = tuple[
+    int, int, str, str, str | None, int, str | None, StepStatus, str | None,
+    datetime | None, datetime | None, int, datetime | None, int | None,
+]  # fmt: skip
+
+
+BY_PROBE = "probe"
+"""Who settled a doubt where no person did: the attempts before it still count."""
+
+_ACTIVE = frozenset({"queued", "started", "retrying"})
 
 
 class Steps(Sequence[Step]):
@@ -145,6 +182,12 @@ class RunState:
     """How many events the journal holds; the last one's ``seq`` is one less."""
     status: Status = Status.PENDING
     waiting_for: WaitingFor | None = None
+    wake_at: datetime | None = None
+    """When a run that waits for the clock goes on."""
+    parked: str | None = None
+    """Why a person must see to the run."""
+    compensating: bool = False
+    """Whether the run undoes its finished effects."""
     turns: int = 0
     steps: Steps = field(default_factory=lambda: Steps([], 0, ()))
     answer_json: str | None = None
@@ -170,6 +213,11 @@ class RunState:
         return self.status in OVER
 
     @property
+    def can_move(self) -> bool:
+        """Whether the run can go on now: it is neither over nor waits."""
+        return self.status in (Status.PENDING, Status.RUNNING)
+
+    @property
     def open_steps(self) -> tuple[Step, ...]:
         """The steps that were decided and have no outcome yet; they belong to the latest turn."""
         return tuple(step for step in self.steps.latest_turn if step.is_open)
@@ -189,8 +237,9 @@ class RunState:
                     f"run {self.run_id} {self.status}: {self.failure}; see: agent-es journal {self.run_id}"
                 )
             case Status.WAITING:
+                until = f" until {self.wake_at:%Y-%m-%dT%H:%M:%SZ}" if self.wake_at else ""
                 raise RunUnfinished(
-                    f"run {self.run_id} waits for {self.waiting_for}; see: agent-es show {self.run_id}"
+                    f"run {self.run_id} waits for {self.waiting_for}{until}; see: agent-es show {self.run_id}"
                 )
             case Status.PENDING | Status.RUNNING:
                 raise RunUnfinished(f"run {self.run_id} is {self.status}; go on with: agent-es resume {self.run_id}")
@@ -210,6 +259,9 @@ class Draft:
     version: int
     status: Status
     waiting_for: WaitingFor | None
+    wake_at: datetime | None
+    parked: str | None
+    compensating: bool
     turns: int
     answer_json: str | None
     failure: str | None
@@ -224,7 +276,7 @@ class Draft:
         self.size = steps._size  # noqa: SLF001
         self.current = {atoms[0]: atoms for atoms in steps._current}  # noqa: SLF001
         self.in_doubt = sum(atoms[7] == "in_doubt" for atoms in self.current.values())
-        self.active = sum(atoms[7] in ("queued", "started") for atoms in self.current.values())
+        self.active = sum(atoms[7] in _ACTIVE for atoms in self.current.values())
 
     def freeze(self) -> RunState:
         """Return the state as it stands."""
@@ -247,12 +299,18 @@ class Draft:
         if turn >= self.turns:
             self._close_turn()
             self.turns = turn + 1
+        at = event.timestamp if attempt else None
+        keyed_at, settled = at, 0
         before = self.current.get(idx)
         if before is None:
             self.active += 1
-        elif before[7] == "in_doubt":
-            self.in_doubt -= 1
-            self.active += 1
+        else:
+            settled = before[11]
+            if before[10] is not None and before[4] == event.key:
+                keyed_at = before[10]
+            if before[7] == "in_doubt":
+                self.in_doubt -= 1
+                self.active += 1
         self.current[idx] = (
             idx,
             turn,
@@ -263,19 +321,71 @@ class Draft:
             event.call_id,
             "started" if attempt else "queued",
             None,
+            at,
+            keyed_at,
+            settled,
+            None,
+            event.undoes,
         )
         self._settle()
 
     def ended(self, event: ToolResult | ToolFailed | StepInDoubt, status: StepStatus, value: str) -> None:
-        """Take in what became of a step."""
+        """Take in what became of a step, or of an attempt at it."""
         before = self.current[event.idx]
         if before[7] == "in_doubt":
             self.in_doubt -= 1
         else:
             self.active -= 1
         self.in_doubt += status == "in_doubt"
-        self.current[event.idx] = (*before[:7], status, value)
+        self.active += status == "retrying"
+        retry_at = event.retry_at if status == "retrying" and isinstance(event, ToolFailed) else None
+        self.current[event.idx] = (*before[:7], status, value, *before[9:12], retry_at, before[13])
         self._settle()
+
+    def settled(self, event: DoubtSettled) -> None:
+        """Take in what became of a doubt; a result or a failure that goes with it is an event of its own."""
+        if event.outcome == "did_not_happen" and event.key is not None:
+            before = self.current[event.idx]
+            if before[7] == "in_doubt":
+                self.in_doubt -= 1
+                self.active += 1
+            settled = before[11] if event.by == BY_PROBE else before[5]
+            renewed = (
+                *before[:4],
+                event.key,
+                *before[5:7],
+                "queued",
+                None,
+                before[9],
+                None,
+                settled,
+                None,
+                before[13],
+            )
+            self.current[event.idx] = cast(_Atoms, renewed)
+            self._settle()
+
+    def waits(self, wake_at: datetime | None) -> None:
+        """Take in that the run waits for the clock, or goes on."""
+        self.wake_at = wake_at
+        self._settle()
+
+    def is_parked(self, reason: str | None) -> None:
+        """Take in that a person must see to the run, or has."""
+        self.parked = reason
+        self.failure = None
+        self._settle()
+
+    def undoing(self) -> None:
+        """Take in that the finished effects are to be undone."""
+        self.compensating = True
+        self._settle()
+
+    def undone(self) -> None:
+        """Take in that they were."""
+        self.compensating = False
+        self.status, self.waiting_for = Status.CANCELLED, None
+        self.failure = "compensated: its finished effects were undone"
 
     def finished(self, event: Finished) -> None:
         """Take in the answer."""
@@ -288,7 +398,13 @@ class Draft:
         self.failure = event.reason
 
     def _settle(self) -> None:
-        if self.in_doubt and not self.active:
+        if not self.active:
+            self.wake_at = None
+        if self.parked is not None:
+            self.status, self.waiting_for = Status.WAITING, "person"
+        elif self.wake_at is not None:
+            self.status, self.waiting_for = Status.WAITING, "retry"
+        elif self.in_doubt and not self.active:
             self.status, self.waiting_for = Status.WAITING, "doubt"
         else:
             self.status, self.waiting_for = Status.RUNNING, None
@@ -307,7 +423,7 @@ class Draft:
 _COPIED = tuple(f.name for f in fields(RunState) if f.name != "steps")
 
 
-def apply(draft: Draft, event: AnyEvent) -> None:
+def apply(draft: Draft, event: AnyEvent) -> None:  # noqa: C901, PLR0912  # one branch per event
     """Take one event into a draft; the events of a long run come first."""
     if type(event) is LlmDecided:
         draft.decided(event)
@@ -316,13 +432,27 @@ def apply(draft: Draft, event: AnyEvent) -> None:
     elif type(event) is RunStarted:
         draft.started(event)
     elif type(event) is ToolFailed:
-        draft.ended(event, "failed", event.error)
+        draft.ended(event, "failed" if event.retry_at is None else "retrying", event.error)
     elif type(event) is StepInDoubt:
         draft.ended(event, "in_doubt", event.reason)
+    elif type(event) is DoubtSettled:
+        draft.settled(event)
+    elif type(event) is WaitBegan:
+        draft.waits(event.wake_at)
+    elif type(event) is WaitEnded:
+        draft.waits(None)
     elif type(event) is Finished:
         draft.finished(event)
     elif type(event) is RunFailed:
         draft.failed(event)
+    elif type(event) is Parked:
+        draft.is_parked(event.reason)
+    elif type(event) is Requeued:
+        draft.is_parked(None)
+    elif type(event) is CompensationBegan:
+        draft.undoing()
+    elif type(event) is CompensationEnded:
+        draft.undone()
     else:
         assert_never(event)
     draft.version += 1

@@ -3,20 +3,36 @@
 Rule 1: every ``yield`` is a place where the process may die; whoever drives the generator performs the request.
 Rule 2: no body starts before its start mark is durable and known to be ours.
 Rule 3: nothing goes on from a result that is not in the journal.
+Rule 4: attempts that end with the outcome unknown end in doubt, never in a failure that the decider sees: it would
+call again, under another key.
 
 The idea of a flow written once and driven by a short loop, blocking or awaiting, is from httpx's ``Auth``.
 """
 
 from collections import deque
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Any
 
 from agent_es.decider import Fail, Finish
 from agent_es.errors import BadArguments, BadDecision, KeyReused, NotRecordable, StepUnplayable
+from agent_es.keys import renewed
 from agent_es.run import AgentRun, Planned
-from agent_es.state import Step
-from agent_es.tools import CallTool, Effect, Failed, Outcome, Returned, Tool, Unknown
+from agent_es.state import BY_PROBE, Step
+from agent_es.tools import (
+    DEFAULT_RETRY,
+    CallTool,
+    DidNotHappen,
+    Effect,
+    Failed,
+    Outcome,
+    Probed,
+    Retry,
+    Returned,
+    Tool,
+    Unknown,
+)
 from agent_es.values import canonical, decode
 
 
@@ -47,38 +63,240 @@ class NextDone:
     """Wait for a body; answered with the ``(idx, outcome)`` of the one that ended first."""
 
 
-Request = Decide | Append | Start | NextDone
+@dataclass(frozen=True, slots=True)
+class Transact:
+    """Run a body inside the store's own transaction; answered with its outcome.
+
+    Where that is ``Returned``, the result is recorded already: in the same transaction.
+    """
+
+    run: AgentRun
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Ask a tool's probe whether the effect of a step happened; answered with what it says."""
+
+    run: AgentRun
+    step: Step
+
+
+Request = Decide | Append | Start | NextDone | Transact | Probe
 Requests = Generator[Request, Any, None]
+Asking = Generator[Request, Any, list[Step]]
+"""Asks what it must know, and returns the steps whose next attempt was marked to start."""
 
 
-def advance(run: AgentRun, tools: Mapping[str, Tool], *, at_once: int) -> Requests:
+def advance(run: AgentRun, tools: Mapping[str, Tool], *, at_once: int, draw: Callable[[], float]) -> Requests:
     """Take a run one step further: a decision if none is open, then the calls that it made.
 
-    At most ``at_once`` bodies run beside each other.  Raises ``StepUnplayable`` before anything is touched
-    where this code cannot act on a step that was decided, and ``BadDecision`` where the decider erred.
+    At most ``at_once`` bodies run beside each other; ``draw`` gives numbers between 0 and 1 for the jitter of waits.
+    Parks the run where this code cannot act on a step that was decided, and raises ``BadDecision`` where the
+    decider erred.
     """
-    if not run.state.open_steps:
-        yield from _decide(run, tools, at_once)
-        ready = deque(step for step in run.state.open_steps if step.status == "started")
-        todo = deque(step for step in run.state.open_steps if step.status == "queued")
-    else:
+    try:
         _check_playable(run, tools)
-        ready = deque()
-        todo = deque(step for step in run.state.open_steps if step.status != "in_doubt")
-    flying = 0
-    while True:
-        while todo and flying + len(ready) < at_once:
-            ready.extend(_mark_start(run, tools, todo.popleft(), "the process died in it"))
-        if run.pending_events:
-            yield Append(run)
-        flying += len(ready)
-        while ready:
-            yield Start(run, ready.popleft())
-        if not flying:
+        yield from Turn(run, tools, at_once, draw).take()
+    except StepUnplayable as misfit:
+        run.discard()
+        run.record_parked(str(misfit))
+        yield Append(run)
+
+
+class Turn:
+    """The steps of one turn on their way."""
+
+    def __init__(self, run: AgentRun, tools: Mapping[str, Tool], at_once: int, draw: Callable[[], float]) -> None:
+        self._run = run
+        self._tools = tools
+        self._at_once = at_once
+        self._draw = draw
+        self._todo: deque[Step] = deque()
+        """What needs a start mark, or to be looked into first."""
+        self._ready: deque[Step] = deque()
+        """What has its start mark, durable with the next append."""
+        self._flying = 0
+
+    def take(self) -> Requests:
+        """Decide if nothing is open, then see the open steps through, or wait until they can go on."""
+        run = self._run
+        yield from self._begin()
+        while True:
+            if self._todo and run.pending_events:  # what came in is recorded apart from what starts next
+                yield Append(run)
+            while self._todo and self._flying + len(self._ready) < self._at_once:
+                self._ready.extend((yield from self._take_up(self._todo.popleft())))
+            idle = not (self._flying or self._ready)
+            if idle:
+                self._wait()
+            if run.pending_events:
+                yield Append(run)
+            if idle:
+                return
+            for step in self._take_ready():
+                yield from self._start(step)
+            if self._flying:
+                idx, outcome = yield NextDone()
+                self._flying -= 1
+                self._ready.extend(self._end(run.state.steps[idx], outcome))
+
+    def _begin(self) -> Requests:
+        """See what there is to do: what the decider says, or what was left open."""
+        run = self._run
+        woken_at = run.state.wake_at
+        if woken_at is not None:
+            run.record_wake("clock")
+        if not run.state.open_steps:
+            yield from (
+                _undo(run, self._tools) if run.state.compensating else _decide(run, self._tools, self._at_once)
+            )
+            self._ready.extend(step for step in run.state.open_steps if step.status == "started")
+            self._todo.extend(step for step in run.state.open_steps if step.status == "queued")
+        else:
+            self._todo.extend(step for step in run.state.open_steps if self._is_due(step, woken_at or run.now))
+
+    def _take_ready(self) -> list[Step]:
+        """Return what may start: not what becomes ready meanwhile, whose start mark is not durable yet."""
+        ready = [*self._ready]
+        self._ready.clear()
+        return ready
+
+    def _start(self, step: Step) -> Requests:
+        if self._tools[step.tool].effect is not Effect.TRANSACTIONAL:
+            self._flying += 1
+            yield Start(self._run, step)
             return
-        idx, outcome = yield NextDone()
-        flying -= 1
-        ready.extend(_record_outcome(run, tools, run.state.steps[idx], outcome))
+        if self._run.pending_events:  # they must not go down with a transaction that is rolled back
+            yield Append(self._run)
+        outcome = yield Transact(self._run, step)
+        if not isinstance(outcome, Returned):
+            self._ready.extend(self._end(step, outcome))
+
+    def _wait(self) -> None:
+        """Record that the run sleeps until the first of its retrying steps is due."""
+        if due := [step.retry_at for step in self._run.state.open_steps if step.retry_at is not None]:
+            self._run.record_wait(min(due))
+
+    def _is_due(self, step: Step, now: datetime) -> bool:
+        """Whether a step that was found open is to be taken up now."""
+        if step.status == "in_doubt":
+            tool = self._tools[step.tool]
+            return tool.probe is not None and tool.on_doubt == "park"
+        return step.retry_at is None or step.retry_at <= now
+
+    def _take_up(self, step: Step) -> Asking:
+        """Go on with a step that has no body running: where it was started before, its outcome may be unknown."""
+        tool = self._tools[step.tool]
+        if step.status == "queued" or tool.effect in (Effect.READ, Effect.TRANSACTIONAL):
+            return self._try_again(step, "the process died in it")
+        why = step.doubt or (
+            f"{step.error['type']}: {step.error['message']}" if step.error else "the process died in it"
+        )
+        return (yield from self._look_into(step, why))
+
+    def _end(self, step: Step, outcome: Outcome) -> list[Step]:
+        """Record what an attempt came to."""
+        run, tool = self._run, self._tools[step.tool]
+        match outcome:
+            case Returned(value):
+                run.record_result(step.idx, value)
+            case Failed(may_retry=True) if self._has_attempts(step):
+                return self._later(step, outcome)
+            case Failed():
+                run.record_failure(step.idx, outcome)
+            case Unknown(may_retry=True) if tool.effect is Effect.PROBED or (
+                tool.effect is Effect.IDEMPOTENT and self._has_attempts(step)
+            ):
+                return self._later(step, outcome)
+            case Unknown():
+                return self._doubt(step, f"{outcome.type}: {outcome.message}")
+        return []
+
+    def _later(self, step: Step, outcome: Failed | Unknown) -> list[Step]:
+        """Try again: at once where the tool says so, else when its wait is over."""
+        tool = self._tools[step.tool]
+        delay = self._retry(tool).delay(step.attempts_spent, self._draw())
+        if tool.effect is Effect.PROBED:
+            delay = max(delay, tool.settle_after)
+        elif delay == 0:
+            return self._try_again(step, f"{outcome.type}: {outcome.message}")
+        self._run.record_retry(step.idx, outcome, self._run.now + timedelta(seconds=delay))
+        return []
+
+    def _look_into(self, step: Step, why: str) -> Asking:
+        """Find out, before any further attempt, what the last one came to: by the effect of the tool."""
+        tool = self._tools[step.tool]
+        if tool.effect is Effect.IDEMPOTENT and step.status != "in_doubt":
+            if not self._key_is_spent(step):
+                return self._try_again(step, why)
+            why = f"{why}; the provider keeps a key for {tool.key_ttl:g} s only, so it is not sent again"
+        if tool.probe is None:
+            return self._doubt(step, why)
+        settled_at = step.started_at and step.started_at + timedelta(seconds=tool.settle_after)
+        if step.status == "started" and settled_at and settled_at > self._run.now:
+            self._run.record_retry(step.idx, Unknown("Unknown", why), settled_at)
+            return []
+        if self._run.pending_events:
+            yield Append(self._run)
+        answer: Probed = yield Probe(self._run, step)
+        match answer:
+            case Returned(value):
+                self._run.record_settlement(step.idx, "happened", BY_PROBE)
+                self._run.record_result(step.idx, value)
+            case DidNotHappen():
+                self._run.record_settlement(step.idx, "did_not_happen", BY_PROBE)
+                return self._try_again(self._run.state.steps[step.idx], f"{why}; the probe says it did not happen")
+            case Unknown(kind, message):
+                if step.status != "in_doubt":
+                    return self._doubt(step, f"{why}; the probe cannot tell: {kind}: {message}")
+        return []
+
+    def _doubt(self, step: Step, why: str) -> list[Step]:
+        """Record that nobody knows, and do what the tool says about it."""
+        run, tool = self._run, self._tools[step.tool]
+        if tool.on_doubt == "resend" and self._has_attempts(step):
+            return self._try_again(step, why)
+        last = f"attempt {step.attempt}: {why}; nobody can tell whether {tool.name} happened"
+        run.record_doubt(step.idx, last)
+        if tool.on_doubt == "skip":
+            run.record_settlement(step.idx, "skipped", "on_doubt")
+            run.record_result(step.idx, "null")
+        elif tool.on_doubt == "tell":
+            run.record_settlement(step.idx, "told", "on_doubt")
+            run.record_failure(step.idx, Failed("OutcomeUnknown", last, applied=None))
+        return []
+
+    def _try_again(self, step: Step, why: str) -> list[Step]:
+        """Mark that the next attempt starts, and return the step; where none is left, say how it ended."""
+        run, tool = self._run, self._tools[step.tool]
+        if self._has_attempts(step):
+            run.record_start(step.idx)
+            return [run.state.steps[step.idx]]
+        bound = self._retry(tool).max_attempts
+        last = f"attempt {step.attempts_spent} of {bound} was the last: {why}"
+        if tool.effect is Effect.IDEMPOTENT:
+            run.record_doubt(step.idx, f"{last}; nobody can tell whether {tool.name} happened")
+        else:
+            run.record_failure(step.idx, Failed("AttemptsExhausted", last))
+        return []
+
+    def _retry(self, tool: Tool) -> Retry:
+        return retry_of(self._run, tool)
+
+    def _has_attempts(self, step: Step) -> bool:
+        return step.attempts_spent < self._retry(self._tools[step.tool]).max_attempts
+
+    def _key_is_spent(self, step: Step) -> bool:
+        ttl = self._tools[step.tool].key_ttl
+        if ttl is None or step.keyed_at is None:
+            return False
+        return self._run.now - step.keyed_at >= timedelta(seconds=ttl)
+
+
+def retry_of(run: AgentRun, tool: Tool) -> Retry:
+    """Return how a tool is retried: as it says, as its agent says, or as its effect asks for."""
+    return tool.retry or run.retry or DEFAULT_RETRY[tool.effect]
 
 
 def _decide(run: AgentRun, tools: Mapping[str, Tool], at_once: int) -> Requests:
@@ -110,7 +328,12 @@ def _decide(run: AgentRun, tools: Mapping[str, Tool], at_once: int) -> Requests:
         except KeyReused as reused:  # the whole append was refused: tell the decider, and record the rest
             run.discard()
             at = reused.idx - first
-            plan[at] = replace(plan[at], key=None, refusal=Failed("KeyReused", str(reused)))
+            if reused.is_free:  # it surely did not happen there; the provider may have stored that under the key
+                plan[at] = replace(plan[at], key=renewed(plan[at].key or ""))
+            elif tools[calls[at].tool].on_key_reuse == "return_first" and reused.first is not None:
+                plan[at] = replace(plan[at], answer=reused.first)
+            else:
+                plan[at] = replace(plan[at], refusal=Failed("KeyReused", str(reused)))
         else:
             return
 
@@ -131,37 +354,31 @@ def _plan(run: AgentRun, tools: Mapping[str, Tool], idx: int, call: CallTool) ->
     return Planned(call, args, key=tool.key_for(run.state.run_id, idx, args))
 
 
-def _mark_start(run: AgentRun, tools: Mapping[str, Tool], step: Step, why: str) -> list[Step]:
-    """Mark that the next attempt starts, and return the step; where none is left, say how it ended."""
-    tool = tools[step.tool]
-    if step.attempt < tool.retry.max_attempts:
-        run.record_start(step.idx)
-        return [run.state.steps[step.idx]]
-    last = f"attempt {step.attempt} of {tool.retry.max_attempts} was the last: {why}"
-    if tool.effect is Effect.READ:
-        run.record_failure(step.idx, Failed("AttemptsExhausted", last))
-    else:
-        run.record_doubt(step.idx, f"{last}; nobody can tell whether {tool.name} happened")
-    return []
-
-
-def _record_outcome(run: AgentRun, tools: Mapping[str, Tool], step: Step, outcome: Outcome) -> list[Step]:
-    """Record what an attempt came to; return the step where another attempt starts."""
-    match outcome:
-        case Returned(value):
-            run.record_result(step.idx, value)
-        case Failed():
-            run.record_failure(step.idx, outcome)
-        case Unknown(kind, message):  # the same key again: the provider knows what happened
-            return _mark_start(run, tools, step, f"{kind}: {message}")
-    return []
+def _undo(run: AgentRun, tools: Mapping[str, Tool]) -> Requests:
+    """Decide to undo the effect that was finished last, or end the run where none is left."""
+    steps = run.state.steps
+    if steps and steps[-1].undoes is not None and steps[-1].status == "failed":
+        run.record_parked(f"step {steps[-1].idx} could not undo step {steps[-1].undoes}: {steps[-1].value_json}")
+        yield Append(run)
+        return
+    undone = {step.undoes for step in steps if step.undoes is not None}
+    for step in reversed(steps):
+        tool = tools.get(step.tool)
+        if step.status == "done" and step.idx not in undone and tool and tool.compensate and step.undoes is None:
+            call = tools[tool.compensate].undoing(step)
+            planned = _plan(run, tools, len(steps), call)
+            run.record_turn([replace(planned, undoes=step.idx)], at_once=1)
+            yield Append(run)
+            return
+    run.record_compensated()
+    yield Append(run)
 
 
 def _check_playable(run: AgentRun, tools: Mapping[str, Tool]) -> None:
     for step in run.state.open_steps:
         where = f"run {run.state.run_id} step {step.idx}"
         if step.tool not in tools:
-            raise StepUnplayable(f"{where}: this program has no tool {step.tool!r}; run it where the tool is")
+            raise StepUnplayable(f"{where}: this program has no tool {step.tool!r}; requeue it where the tool is")
         try:
             tools[step.tool].validated(step.args)
         except BadArguments as error:

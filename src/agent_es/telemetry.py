@@ -17,6 +17,13 @@ Kind = Literal[
     "completed",
     "failed",
     "in_doubt",
+    "settled",
+    "waiting",
+    "woken",
+    "parked",
+    "requeued",
+    "compensating",
+    "compensated",
     "finished",
     "run_failed",
 ]

@@ -7,19 +7,27 @@ Rule 3: a tool that cannot work is an error where it is declared, not where it i
 
 import inspect
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from types import FrameType, MethodType
-from typing import Any, Generic, Literal, NotRequired, get_origin, get_type_hints
+from typing import Any, Generic, Literal, NotRequired, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from typing_extensions import TypedDict, TypeVar
 
-from agent_es.errors import BadArguments, BadTool, NotApplied, NotRecordable
-from agent_es.keys import DEFAULT, KeyTemplate
-from agent_es.values import Shape, bounded, decode
+from agent_es.errors import (
+    BadArguments,
+    BadTool,
+    EffectError,
+    KeyMismatch,
+    NotApplied,
+    NotRecordable,
+    ResultDoesNotFit,
+)
+from agent_es.keys import DEFAULT, KeyTemplate, sub_key
+from agent_es.values import Shape, bounded, canonical, decode
 
 MAX_NAME = 64
 
@@ -29,29 +37,83 @@ Deps = TypeVar("Deps", default=Any)
 class Effect(StrEnum):
     """What calling a tool twice would do to the world."""
 
-    READ = "read"  #: nothing: call it again freely
-    IDEMPOTENT = "idempotent"  #: nothing more, as long as the provider keeps the key
-    TRANSACTIONAL = "transactional"  #: it writes only to the store's own database
-    PROBED = "probed"  #: harm, but the provider can be asked whether it happened
-    AT_MOST_ONCE = "at_most_once"  #: harm, and nobody can be asked
-
-
-PLAYABLE = (Effect.READ, Effect.IDEMPOTENT)
-"""The effects that this version knows how to keep."""
+    READ = "read"
+    """Nothing: call it again freely."""
+    IDEMPOTENT = "idempotent"
+    """Nothing more, as long as the provider keeps the key."""
+    TRANSACTIONAL = "transactional"
+    """Nothing: it writes only through the store's own transaction, which records its result too."""
+    PROBED = "probed"
+    """Harm, but the provider can be asked whether the first call happened."""
+    AT_MOST_ONCE = "at_most_once"
+    """Harm, and nobody can be asked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How often a body may be started before its run stops and asks.
+    """How often a body may be started, and how long to wait in between.
 
-    ``max_attempts`` counts the start marks in the journal, so a crash resets nothing.
+    ``max_attempts`` counts the start marks in the journal, so a crash resets nothing.  After attempt n the run waits
+    ``initial * factor ** (n - 1)`` seconds, at most ``max_delay``, and up to ``jitter`` of that more; the time is
+    recorded, never drawn again.  ``timeout`` bounds one attempt, in seconds.  What is in ``non_retryable`` ends the
+    attempts at once.  Raises ``BadTool``.
     """
 
     max_attempts: int = 5
+    initial: float = 0.2
+    factor: float = 2.0
+    max_delay: float = 60.0
+    jitter: float = 0.1
+    timeout: float | None = None
+    non_retryable: tuple[type[Exception], ...] = ()
 
     def __post_init__(self) -> None:
         if self.max_attempts < 1:
             raise BadTool(f"Retry(max_attempts={self.max_attempts}): a body must be allowed to start once")
+        if min(self.initial, self.max_delay, self.jitter) < 0 or self.factor < 1:
+            raise BadTool(f"{self}: waits are never negative, and never shrink")
+        if self.timeout is not None and self.timeout <= 0:
+            raise BadTool(f"Retry(timeout={self.timeout}): an attempt must be given some time")
+
+    def delay(self, attempts: int, drawn: float) -> float:
+        """Return the seconds to wait after so many attempts; ``drawn`` is between 0 and 1.
+
+        >>> [Retry(initial=1, max_delay=5).delay(n, 0.0) for n in (1, 2, 3, 4)]
+        [1.0, 2.0, 4.0, 5.0]
+        """
+        wait = min(self.initial * self.factor ** min(attempts - 1, 1_000), self.max_delay)
+        return wait * (1 + self.jitter * drawn)
+
+
+_AFTER_CRASHES = Retry(non_retryable=(Exception,))
+DEFAULT_RETRY = {
+    Effect.READ: _AFTER_CRASHES,
+    Effect.IDEMPOTENT: Retry(),
+    Effect.TRANSACTIONAL: _AFTER_CRASHES,
+    Effect.PROBED: Retry(),
+    Effect.AT_MOST_ONCE: Retry(max_attempts=1),
+}
+"""How a tool is retried where neither it nor its agent says so: a failure for a known reason is for the decider."""
+
+OnDoubt = Literal["park", "resend", "skip", "tell"]
+OnKeyReuse = Literal["refuse", "return_first"]
+
+TRANSACTION_LIMIT = 5.0
+"""Seconds that the body of a ``TRANSACTIONAL`` tool may hold the store's write lock."""
+
+MAX_RESULT_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """A probe found that the effect happened, and what it gave."""
+
+    result: Any
+
+
+@dataclass(frozen=True, slots=True)
+class DidNotHappen:
+    """A probe found that the effect surely did not happen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +126,20 @@ class ToolContext(Generic[Deps]):
     attempt: int
     idempotency_key: str | None
     """The same text for every attempt at this step; None for a ``READ`` tool."""
+    _session: Any = None
+
+    @property
+    def session(self) -> Any:
+        """The store's own SQLAlchemy ``Session``: what a ``TRANSACTIONAL`` tool writes through."""
+        if self._session is None:
+            raise EffectError("ctx.session is there for a TRANSACTIONAL tool only: declare the effect")
+        return self._session
+
+    def subkey(self, name: str) -> str:
+        """Return the key of one of several provider calls of this step: the same at every attempt."""
+        if self.idempotency_key is None or not name:
+            raise EffectError("ctx.subkey(name) needs a name, and a tool with a key")
+        return sub_key(self.idempotency_key, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +170,18 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The attempt surely had no effect, or its value cannot be recorded: the decider may see this."""
+    """The decider may see this: the effect surely did not happen, or it did and its value cannot be recorded."""
 
     type: str
     message: str
+    may_retry: bool = False
+    applied: bool | None = False
+    """Whether the effect happened; None where nobody knows and the tool says that the decider is told."""
+
+    @property
+    def error_json(self) -> str:
+        """What is recorded of it."""
+        return canonical({"applied": self.applied, "message": self.message, "type": self.type})
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,45 +190,90 @@ class Unknown:
 
     type: str
     message: str
+    may_retry: bool = True
+
+    @property
+    def error_json(self) -> str:
+        """What is recorded of it."""
+        return canonical({"applied": None, "message": self.message, "type": self.type})
 
 
 Outcome = Returned | Failed | Unknown
+Probed = Returned | DidNotHappen | Unknown
 
 
 class Tool:
     """A function that an agent may call, with its effect; made by ``@tool``."""
 
     def __init__(
-        self, function: Callable[..., Any], *, effect: Effect, key: str | None, name: str | None, retry: Retry
+        self,
+        function: Callable[..., Any],
+        *,
+        effect: Effect,
+        key: str | None = None,
+        name: str | None = None,
+        aliases: Sequence[str] = (),
+        retry: Retry | None = None,
+        probe: Callable[..., Any] | None = None,
+        settle_after: float = 0.0,
+        key_ttl: float | None = None,
+        on_doubt: OnDoubt = "park",
+        on_key_reuse: OnKeyReuse = "refuse",
+        compensate: str | None = None,
+        max_result_bytes: int = MAX_RESULT_BYTES,
     ) -> None:
         self.function = function
         self.name = name or function.__name__
+        self.aliases = tuple(aliases)
         self.effect = effect
         self.retry = retry
+        self.probe = probe
+        self.settle_after = settle_after
+        self.key_ttl = key_ttl
+        self.on_doubt = on_doubt
+        self.on_key_reuse = on_key_reuse
+        self.compensate = compensate
+        self.max_result_bytes = max_result_bytes
         self.is_async = inspect.iscoroutinefunction(function)
         self.__doc__ = function.__doc__
         self._template = KeyTemplate(key or DEFAULT)
-        if not self.name.isidentifier() or len(self.name) > MAX_NAME:
-            raise BadTool(f"tool {self.name!r}: a name is an identifier of at most {MAX_NAME} characters")
-        if effect not in PLAYABLE:
-            raise BadTool(f"tool {self.name}: this version keeps the effects {', '.join(PLAYABLE)} only")
-        if effect is Effect.READ and key is not None:
-            raise BadTool(f"tool {self.name}: a READ tool has no effect to key; leave `key` out")
+        for called in (self.name, *self.aliases):
+            if not called.isidentifier() or len(called) > MAX_NAME:
+                raise BadTool(f"tool {called!r}: a name is an identifier of at most {MAX_NAME} characters")
+        self._check_effect(key)
+
+    def _check_effect(self, key: str | None) -> None:
+        effect = self.effect
+        wrong = {
+            "a READ tool has no effect to key; leave `key` out": effect is Effect.READ and key is not None,
+            "a READ tool leaves no doubt and nothing to undo; leave `on_doubt` and `compensate` out": effect
+            is Effect.READ
+            and (self.on_doubt != "park" or self.compensate is not None),
+            "a TRANSACTIONAL tool holds a transaction and cannot wait in it; make it synchronous": effect
+            is Effect.TRANSACTIONAL
+            and self.is_async,
+            "a PROBED tool needs `probe=`, a function that says whether the effect happened": effect is Effect.PROBED
+            and self.probe is None,
+            "only a PROBED tool, or an IDEMPOTENT one with a `key_ttl`, is probed": self.probe is not None
+            and effect is not Effect.PROBED
+            and not (effect is Effect.IDEMPOTENT and self.key_ttl is not None),
+            "only an IDEMPOTENT tool has a `key_ttl`": self.key_ttl is not None and effect is not Effect.IDEMPOTENT,
+            f"on_doubt={self.on_doubt!r} is none of {', '.join(get_args(OnDoubt))}": self.on_doubt
+            not in get_args(OnDoubt),
+            f"on_key_reuse={self.on_key_reuse!r} is none of {', '.join(get_args(OnKeyReuse))}": self.on_key_reuse
+            not in get_args(OnKeyReuse),
+        }
+        for what, is_wrong in wrong.items():
+            if is_wrong:
+                raise BadTool(f"tool {self.name}: {what}")
 
     def resolve(self, frame: FrameType | None) -> "Tool":
         """Read the signature, with the names that the declaration could see; raise ``BadTool``."""
-        local: dict[str, Any] = {}
-        file = frame.f_code.co_filename if frame else ""
-        while frame and frame.f_code.co_name != "<module>" and frame.f_code.co_filename == file:
-            local = {**frame.f_locals, **local}
-            frame = frame.f_back
-        try:
-            hints = get_type_hints(self.function, localns=local, include_extras=True)
-        except Exception as error:  # an annotation is any expression
-            raise BadTool(f"tool {self.name}: an annotation cannot be resolved: {error}") from None
+        hints = self._hints(self.function, frame)
         parameters = list(inspect.signature(self.function).parameters.values())
         self._takes_run = bool(parameters) and parameters[0].name == "self"
         self._context_name: str | None = None
+        self.needs_deps = False
         fields: dict[str, Any] = {}
         for parameter in parameters[1:] if self._takes_run else parameters:
             annotation = hints.get(parameter.name, Any)
@@ -152,11 +281,14 @@ class Tool:
                 raise BadTool(f"tool {self.name}: {parameter} must be an argument with a name of its own")
             if (get_origin(annotation) or annotation) is ToolContext:
                 self._context_name = parameter.name
+                self.needs_deps = bool(set(get_args(annotation)) - {type(None), Any})
             elif parameter.default is parameter.empty:
                 fields[parameter.name] = annotation
             else:
                 fields[parameter.name] = NotRequired[annotation]
         self._template.check(self.name, fields)
+        self._parameters = frozenset(fields)
+        self._resolve_probe(frame)
         self._result = Shape(hints.get("return", Any))
         self._defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
         typed_dict: Any = TypedDict  # made at run time: no checker can read it
@@ -168,6 +300,31 @@ class Tool:
         except Exception as error:  # a user's type raises what it likes
             raise BadTool(f"tool {self.name}: an annotation has no JSON form: {error}") from None
         return self
+
+    def _hints(self, function: Callable[..., Any], frame: FrameType | None) -> dict[str, Any]:
+        local: dict[str, Any] = {}
+        file = frame.f_code.co_filename if frame else ""
+        while frame and frame.f_code.co_name != "<module>" and frame.f_code.co_filename == file:
+            local = {**frame.f_locals, **local}
+            frame = frame.f_back
+        try:
+            return get_type_hints(function, localns=local, include_extras=True)
+        except Exception as error:  # an annotation is any expression
+            raise BadTool(f"tool {self.name}: an annotation cannot be resolved: {error}") from None
+
+    def _resolve_probe(self, frame: FrameType | None) -> None:
+        if self.probe is None:
+            return
+        hints = self._hints(self.probe, frame)
+        names = list(inspect.signature(self.probe).parameters)
+        self._probe_contexts = [n for n in names if (get_origin(hints.get(n)) or hints.get(n)) is ToolContext]
+        asked = [n for n in names if n not in ("self", *self._probe_contexts)]
+        if set(asked) - {"key", "args"}:
+            raise BadTool(
+                f"tool {self.name}: its probe takes key and args (and self, and a ToolContext), not {asked}"
+            )
+        self._probe_asks = frozenset(asked)
+        self._probe_takes_run = names[:1] == ["self"]
 
     def __get__(self, run: object | None, owner: type | None = None) -> Any:
         """On a class, the tool; on a run, the plain method, which is not a step."""
@@ -210,38 +367,116 @@ class Tool:
         function = MethodType(self.function, run) if self._takes_run else self.function
         return lambda: function(**arguments)
 
+    def bind_probe(self, run: object, ctx: ToolContext[Any], args: str) -> Callable[[], Any]:
+        """Return the probe, ready to ask whether the call with these journaled arguments happened."""
+        if self.probe is None:
+            raise BadTool(f"tool {self.name} has no probe")
+        given: dict[str, Any] = {"key": ctx.idempotency_key, "args": self.validated(decode(args))}
+        arguments = {name: value for name, value in given.items() if name in self._probe_asks}
+        arguments.update(dict.fromkeys(self._probe_contexts, ctx))
+        function = MethodType(self.probe, run) if self._probe_takes_run else self.probe
+        return lambda: function(**arguments)
+
+    def undoing(self, step: Any) -> CallTool:
+        """Return the call of this tool that undoes a done step: with those of its arguments that this one takes.
+
+        A parameter called ``result`` gets what the step gave.
+        """
+        given = {**step.args, "result": step.result}
+        return CallTool(self.name, {name: value for name, value in given.items() if name in self._parameters})
+
+    def probed(self, answer: Any) -> Probed:
+        """Say what a probe's answer means."""
+        match answer:
+            case Happened(result):
+                outcome = self.returned(result)
+                return outcome if isinstance(outcome, Returned) else Unknown("NotRecordable", outcome.message)
+            case DidNotHappen():
+                return answer
+            case _:
+                return Unknown("Probe", f"the probe of {self.name} answered {answer!r:.200}")
+
     def returned(self, value: Any) -> Outcome:
         """Say what a returned value means: it is encoded before the step counts as done."""
         try:
-            return Returned(self._result.encode(value))
+            text = self._result.encode(value)
         except NotRecordable as error:
-            return Failed("NotRecordable", f"{self.name} ran, but its result cannot be recorded: {error}")
+            return self._lost("NotRecordable", f"cannot be recorded: {error}")
+        size = len(text.encode())
+        if size > self.max_result_bytes:
+            return self._lost(
+                "ResultTooLarge",
+                f"has {size:,} bytes and max_result_bytes is {self.max_result_bytes:,}: store it elsewhere and "
+                "return a reference",
+            )
+        return Returned(text)
 
-    def raised(self, error: Exception) -> Outcome:
-        """Say what an exception from the body means, by the tool's effect."""
+    def _lost(self, kind: str, why: str) -> Failed:
+        """Say that the body ran and its value is lost; a transaction goes with it, any other effect stays."""
+        stays = self.effect not in (Effect.READ, Effect.TRANSACTIONAL)
+        happened = "ran and its effect has happened, so do not call it again for this" if stays else "ran"
+        return Failed(kind, f"{self.name} {happened}; its result {why}", applied=stays)
+
+    def raised(self, error: Exception, retry: Retry, *, first: bool) -> Outcome:
+        """Say what an exception means, by the tool's effect; ``first`` is the first attempt under its key."""
         kind, text = type(error).__qualname__, describe(error)
-        sure = isinstance(error, NotApplied) or self.effect is Effect.READ
-        return Failed(kind, text) if sure else Unknown(kind, text)
+        may_retry = not isinstance(error, (KeyMismatch, *retry.non_retryable))
+        if isinstance(error, NotApplied) or (first and isinstance(error, KeyMismatch)):
+            return Failed(kind, text)
+        if self.effect in (Effect.READ, Effect.TRANSACTIONAL):
+            return Failed(kind, text, may_retry=may_retry)
+        return Unknown(kind, text, may_retry=may_retry)
 
-    def result_of(self, text: str) -> Any:
-        """Return a recorded result as annotated."""
-        return self._result.decode(text)
+    def timed_out(self, seconds: float) -> Outcome:
+        """Say what it means that an attempt took too long; a blocking body goes on, and none may run beside it."""
+        text = f"{self.name} took longer than {seconds:g} s"
+        if not self.is_async:
+            text += " and cannot be stopped; a second attempt beside it is not started"
+        if self.effect in (Effect.READ, Effect.TRANSACTIONAL):
+            return Failed("TimeoutError", text, may_retry=self.is_async)
+        return Unknown("TimeoutError", text, may_retry=self.is_async)
+
+    def result_of(self, step: Any) -> Any:
+        """Return the recorded result of a done step, as annotated today; raise ``ResultDoesNotFit``."""
+        try:
+            return self._result.decode(step.value_json)
+        except Exception as error:  # the user's type raises what it likes
+            raise ResultDoesNotFit(
+                f"step {step.idx}: the recorded result of {self.name} does not fit {self._result}: "
+                f"{bounded(' '.join(str(error).split()), 500)}"
+            ) from None
 
     def __repr__(self) -> str:
         return f"<tool {self.name} ({self.effect})>"
 
 
-def tool(
+def tool(  # every option of a tool
     *,
-    effect: Effect | Literal["read", "idempotent"] | None = None,
+    effect: Effect | Literal["read", "idempotent", "transactional", "probed", "at_most_once"] | None = None,
     key: str | None = None,
     name: str | None = None,
+    aliases: Sequence[str] = (),
     retry: Retry | None = None,
+    probe: Callable[..., Any] | None = None,
+    settle_after: float = 0.0,
+    key_ttl: float | None = None,
+    on_doubt: OnDoubt = "park",
+    on_key_reuse: OnKeyReuse = "refuse",
+    compensate: str | None = None,
+    max_result_bytes: int = MAX_RESULT_BYTES,
 ) -> Callable[[Callable[..., Any]], Tool]:
     """Declare a tool: a method of an ``AgentRun`` (its first parameter is ``self``), or a function.
 
-    ``key`` is a template over the arguments, such as ``"{order_id}:refund:{amount:.2f}"``: one intent, once
-    in the whole store.  Left out, each step has a key of its own.  Raises ``BadTool``.
+    * ``key``: a template over the arguments, such as ``"{order_id}:refund:{amount:.2f}"``: one intent, once in the
+      whole store.  Left out, each step has a key of its own.  ``key_ttl``: seconds that the provider keeps it.
+    * ``probe``: asked with ``key`` and ``args`` before a second attempt; it returns ``Happened(result)``,
+      ``DidNotHappen()``, or anything else where it cannot tell.  ``settle_after``: seconds until it can be believed.
+    * ``on_doubt``: ``park`` waits for a person or a probe; ``resend`` where a duplicate is acceptable; ``skip`` goes
+      on with no result; ``tell`` lets the decider see that the outcome is unknown.
+    * ``on_key_reuse``: ``return_first`` gives a second call under a key what the first one gave.
+    * ``compensate``: the tool that undoes this one.  ``aliases``: names that it had before.
+
+    Raises ``BadTool``.
     """
     frame = sys._getframe(1)  # noqa: SLF001  # annotations may name what stands around the declaration
 
@@ -255,7 +490,21 @@ def tool(
             known = Effect(effect)
         except ValueError:
             raise BadTool(f"tool {function.__name__}: effect={effect!r} is none of {[*Effect]}") from None
-        made = Tool(function, effect=known, key=key, name=name, retry=retry or Retry())
+        made = Tool(
+            function,
+            effect=known,
+            key=key,
+            name=name,
+            aliases=aliases,
+            retry=retry,
+            probe=probe,
+            settle_after=settle_after,
+            key_ttl=key_ttl,
+            on_doubt=on_doubt,
+            on_key_reuse=on_key_reuse,
+            compensate=compensate,
+            max_result_bytes=max_result_bytes,
+        )
         return made.resolve(frame)
 
     return declare

@@ -7,9 +7,12 @@ Rule 3: nothing that was stored chooses a Python type; a type comes from an anno
 
 import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime
 from functools import cached_property
 from typing import Any, cast
+from zoneinfo import ZoneInfo
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter
 
@@ -36,7 +39,16 @@ def canonical(value: Any) -> str:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
     except ValueError as error:
         raise NotRecordable(f"JSON cannot say it: {error}") from None
-    return valid_unicode(text)
+    valid = valid_unicode(text)
+    if valid != text:
+        json.loads(valid, object_pairs_hook=_no_two_alike)
+    return valid
+
+
+def _no_two_alike(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) < len(pairs):
+        raise NotRecordable("two keys differ only in halves of characters")
+    return dict(pairs)
 
 
 def decode(text: str) -> Any:
@@ -89,6 +101,54 @@ def _name(value: Any) -> str:
     return type(value).__qualname__
 
 
+_ZONED = re.compile(r'"(\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d))\[([A-Za-z0-9_+/-]+)\]"')
+
+
+def _with_zones(plain: Any, value: Any) -> Any:
+    """Return JSON data with the zones of the values that it was made from, and its sets in an order of their own."""
+    if isinstance(plain, str) and _zone(value) is not None:
+        return f"{value.isoformat()}[{_zone(value)}]"
+    if isinstance(plain, dict) and isinstance(value, dict):
+        _refuse_zones(value)
+        return {name: _with_zones(item, one) for (name, item), one in zip(plain.items(), value.values(), strict=True)}
+    if isinstance(plain, list) and isinstance(value, set | frozenset):
+        _refuse_zones(value)
+        return sorted(plain, key=canonical)
+    if isinstance(plain, list) and isinstance(value, list | tuple):
+        return [_with_zones(item, one) for item, one in zip(plain, value, strict=True)]
+    return plain
+
+
+def _zone(value: Any) -> str | None:
+    """Return the name of a time's zone; raise ``NotRecordable`` for a time whose meaning JSON would lose."""
+    if not isinstance(value, datetime):
+        return None
+    if isinstance(value.tzinfo, ZoneInfo):
+        return value.tzinfo.key
+    if value.tzinfo is None and value.fold:
+        raise NotRecordable("a time without a zone that is the second of its hour cannot be told from the first")
+    return None
+
+
+def _refuse_zones(members: Iterable[Any]) -> None:
+    for member in members:
+        if isinstance(member, tuple):
+            _refuse_zones(member)
+        elif _zone(member) is not None:
+            raise NotRecordable("a time in a zone can be no key and no member of a set; use UTC there")
+
+
+def _with_times(plain: Any) -> Any:
+    """Return JSON data with the texts that name a zone as the times that they stand for."""
+    if isinstance(plain, dict):
+        return {name: _with_times(item) for name, item in plain.items()}
+    if isinstance(plain, list):
+        return [_with_times(item) for item in plain]
+    if isinstance(plain, str) and (told := _ZONED.fullmatch(f'"{plain}"')):
+        return datetime.fromisoformat(told[1]).astimezone(ZoneInfo(told[2]))
+    return plain
+
+
 class Shape:
     """How the values of one annotation are written to JSON and read back."""
 
@@ -110,22 +170,33 @@ class Shape:
         _ = self._adapter
 
     def encode(self, value: Any) -> str:
-        """Return the canonical JSON text of a value; raise ``NotRecordable`` where it cannot be read back."""
+        """Return the canonical JSON text of a value; raise ``NotRecordable`` where it does not read back as it is."""
         if self._adapter is None:
             return canonical(value)
         try:
-            plain = self._adapter.dump_python(self._adapter.validate_python(value), mode="json")
-            text = canonical(plain)
-            self.decode(text)
+            text = self._text_of(self._adapter.validate_python(value))
+            again = self._text_of(self.decode(text))
         except NotRecordable:
             raise
         except Exception as error:  # user types raise what they like
             raise NotRecordable(f"{_name(value)} does not fit {self}: {bounded(str(error), 500)}") from None
+        if again != text:
+            raise NotRecordable(f"{_name(value)} reads back as something else: {bounded(again, 200)}")
         return text
 
     def decode(self, text: str) -> Any:
-        """Return the value of the text, as annotated."""
-        return decode(text) if self._adapter is None else self._adapter.validate_json(text)
+        """Return the value of the text, as annotated; raises what the annotation's type raises."""
+        if self._adapter is None:
+            return decode(text)
+        if _ZONED.search(text):  # JSON knows no zones: hand over the times as times
+            return self._adapter.validate_python(_with_times(decode(text)))
+        return self._adapter.validate_json(text)
+
+    def _text_of(self, value: Any) -> str:
+        """Write a value, and its times with the names of their zones, as RFC 9557 does."""
+        assert self._adapter is not None  # noqa: S101  # for the type checker
+        plain = self._adapter.dump_python(value, mode="json", by_alias=True)
+        return canonical(_with_zones(plain, self._adapter.dump_python(value, by_alias=True)))
 
     def schema(self) -> Mapping[str, Any]:
         """Return the JSON schema of the annotation."""

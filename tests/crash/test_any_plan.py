@@ -7,7 +7,7 @@ from itertools import product
 from pathlib import Path
 from random import Random
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from agent_es import (
@@ -96,7 +96,13 @@ class Lives:
 
 
 @given(plans(), st.integers(1, 3), st.randoms(use_true_random=False))
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# An example is a hundred lives: shrinking would take hours.
+@settings(
+    max_examples=8,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+)
 def test_any_plan_crashed_at_every_request_refunds_what_was_meant_once(
     plan: tuple[list[Decision], Counter[str]], at_once: int, random: Random
 ) -> None:

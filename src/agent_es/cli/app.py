@@ -125,6 +125,9 @@ def runs(
     waiting_for: Annotated[str | None, typer.Option(help="Only those that wait for this, such as doubt.")] = None,
     agent: Annotated[str | None, typer.Option(help="Only those of this agent.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
+    in_doubt: Annotated[
+        bool, typer.Option("--in-doubt", help="Only those of which nobody knows what happened.")
+    ] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Show them again each second, until interrupted.")] = False,
     store: Store = DEFAULT_STORE,
     as_json: Json = False,
@@ -137,7 +140,7 @@ def runs(
         "commands",
         "runs",
         status=status,
-        waiting_for=waiting_for,
+        waiting_for="doubt" if in_doubt else waiting_for,
         agent=agent,
         limit=limit,
         watch=watch,
@@ -177,6 +180,51 @@ def journal(
 
 
 @app.command()
+def settle(
+    run_id: RunId,
+    idx: Annotated[int, typer.Argument(metavar="IDX", help="The step that is in doubt.")],
+    happened: Annotated[
+        bool | None, typer.Option("--happened/--did-not-happen", help="What became of its effect.")
+    ] = None,
+    result_json: Annotated[str, typer.Option("--result", metavar="JSON", help="What the step gave.")] = "null",
+    by: Annotated[str | None, typer.Option(help="Who says so; the user's name by default.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Even while its worker may still be alive.")] = False,
+    store: Store = DEFAULT_STORE,
+    as_json: Json = False,
+) -> None:
+    """Say what became of a step in doubt; the run goes on at its next resume.
+
+    Example: agent-es settle refund-3300 1 --happened --result '"rf-17"'
+    """
+    _work(
+        "commands",
+        "settle",
+        run_id=run_id,
+        idx=idx,
+        happened=happened,
+        result_json=result_json,
+        by=by,
+        force=force,
+        store=store,
+        as_json=as_json,
+    )
+
+
+@app.command()
+def requeue(
+    run_id: RunId,
+    by: Annotated[str | None, typer.Option(help="Who says so; the user's name by default.")] = None,
+    store: Store = DEFAULT_STORE,
+    as_json: Json = False,
+) -> None:
+    """Send a run that is parked, or has failed, back to work.
+
+    Example: agent-es requeue refund-3300
+    """
+    _work("commands", "requeue", run_id=run_id, by=by, store=store, as_json=as_json)
+
+
+@app.command()
 def rebuild(store: Store = DEFAULT_STORE, as_json: Json = False) -> None:
     """Make the runs table and the keys again from the events; leases are left alone.
 
@@ -196,9 +244,7 @@ def migrate(store: Store = DEFAULT_STORE, as_json: Json = False) -> None:
 
 @app.command(name="export")
 def export_runs(
-    run_ids: Annotated[
-        list[str] | None, typer.Argument(metavar="[RUN]...", help="These runs; all by default.")
-    ] = None,
+    run_ids: Annotated[list[str] | None, typer.Argument(metavar="RUN", help="These runs; all by default.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write here; else standard output.")] = None,
     store: Store = DEFAULT_STORE,
     as_json: Json = False,

@@ -8,16 +8,17 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import UTC, datetime
+from getpass import getuser
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 from rich.live import Live
 from rich.table import Table
 
 from agent_es.cli.exits import Exit
 from agent_es.cli.output import age, out, progress, say, say_json, table_of, tell
-from agent_es.errors import AgentError, AgentUnknown, BadAgent, BadJournal
+from agent_es.errors import AgentError, AgentUnknown, BadAgent, BadJournal, BadSettlement
 from agent_es.journal import timestamp
 from agent_es.run import AgentRun
 from agent_es.runtime import Runner
@@ -26,7 +27,7 @@ from agent_es.store import SCHEMA_VERSION, RunRecord, RunStore
 from agent_es.telemetry import Notice
 from agent_es.transfer import Tally, Transferred, export_lines, read_journals
 
-OUTCOMES = {"done": "result", "failed": "error", "in_doubt": "doubt"}
+OUTCOMES = {"done": "result", "failed": "error", "retrying": "error", "in_doubt": "doubt"}
 WATCH_EVERY = 1.0
 FOLLOW_EVERY = 0.2
 """Seconds between two looks at the store."""
@@ -132,7 +133,7 @@ def show(run_id: str, at: int | None, store: str, *, as_json: bool) -> int:
     if as_json:
         say_json({**described(state), "record": asdict(record)})
         return Exit.DONE
-    for name, value in fields_of(state, record):
+    for name, value in fields_of(state, record if at is None else None):
         say(f"{name:<12}{value}")
     for step in state.steps:
         say(f"\nstep {step.idx} (turn {step.turn}): {step.tool} {step.status}, attempts {step.attempt}", "bold")
@@ -141,6 +142,8 @@ def show(run_id: str, at: int | None, store: str, *, as_json: bool) -> int:
             say(f"  key       {step.key}")
         if step.value_json is not None:
             say(f"  {OUTCOMES[step.status]:<10}{step.value_json}")
+        if step.status == "in_doubt":
+            say(f"  settle    agent-es settle {run_id} {step.idx} --happened | --did-not-happen")
     return Exit.DONE
 
 
@@ -160,6 +163,47 @@ def journal(run_id: str, store: str, *, follow: bool, as_json: bool) -> int:
             return Exit.DONE
         time.sleep(FOLLOW_EVERY)
         entries = opened.journal(run_id, after=seq)
+
+
+def settle(
+    run_id: str,
+    idx: int,
+    happened: bool | None,  # noqa: FBT001  # a pair of flags, or neither
+    result_json: str,
+    by: str | None,
+    store: str,
+    *,
+    force: bool,
+    as_json: bool,
+) -> int:
+    """Settle a doubt."""
+    if happened is None:
+        raise BadSettlement("say which: --happened, or --did-not-happen")
+    try:
+        result = json.loads(result_json)
+    except ValueError as error:
+        raise BadSettlement(
+            f"--result is no JSON: {error}; quote it for the shell, as in --result '\"rf-17\"'"
+        ) from None
+    opened = open_store(store)
+    outcome: Literal["happened", "did_not_happen"] = "happened" if happened else "did_not_happen"
+    state = opened.settle(run_id, idx, outcome, result=result, by=by or getuser(), force=force)
+    return went_on(state, f"step {idx} {outcome.replace('_', ' ')}", as_json=as_json)
+
+
+def requeue(run_id: str, by: str | None, store: str, *, as_json: bool) -> int:
+    """Send a run back to work."""
+    return went_on(open_store(store).requeue(run_id, by=by or getuser()), "requeued", as_json=as_json)
+
+
+def went_on(state: RunState, what: str, *, as_json: bool) -> int:
+    """Say what was recorded, and how the run goes on."""
+    if as_json:
+        say_json(described(state))
+    else:
+        doubts = "".join(f"; step {step.idx} is still in doubt" for step in state.doubts)
+        say(f"run {state.run_id}: {what}{doubts or f'; go on with: agent-es resume {state.run_id}'}")
+    return Exit.DONE
 
 
 def rebuild(store: str, *, as_json: bool) -> int:
@@ -278,30 +322,35 @@ def end(state: RunState, *, as_json: bool) -> int:
     elif state.status is Status.DONE:
         say(state.answer if isinstance(state.answer, str) else str(state.answer_json))
     elif state.status is Status.WAITING:
-        say(f"run {state.run_id} waits for {state.waiting_for}; see: agent-es show {state.run_id}")
+        until = f" until {timestamp(state.wake_at)}" if state.wake_at else ""
+        say(f"run {state.run_id} waits ({state.waiting_for}{until}); see: agent-es show {state.run_id}")
     else:
         say(f"run {state.run_id} {state.status}: {state.failure}; see: agent-es journal {state.run_id}")
     return {Status.DONE: Exit.DONE, Status.WAITING: Exit.WAITS}.get(state.status, Exit.FAILED)
 
 
-def fields_of(state: RunState, record: RunRecord) -> list[tuple[str, object]]:
-    """Return what ``show`` prints of a run, beside its steps."""
-    return [
+def fields_of(state: RunState, record: RunRecord | None) -> list[tuple[str, object]]:
+    """Return what ``show`` prints of a run, beside its steps; the row says only how it stands now."""
+    told: list[tuple[str, object]] = [
         ("run", state.run_id),
         ("agent", f"{state.agent} (version {state.agent_version})"),
         ("goal", state.goal),
         ("input", state.input_json),
-        ("status", state.status + (f", waiting for {state.waiting_for}" if state.waiting_for else "")),
-        ("answer", state.answer_json or state.failure or "-"),
+        ("status", state.status + (f" ({state.waiting_for})" if state.waiting_for else "")),
+        ("answer", state.answer_json or state.failure or state.parked or "-"),
         ("tags", json.dumps(dict(state.tags))),
         ("events", state.version),
         ("turns", state.turns),
-        ("started", timestamp(record.started_at)),
-        ("changed", timestamp(record.updated_at)),
-        ("wakes", timestamp(record.wake_at) if record.wake_at else "-"),
-        ("envelope", record.envelope_id or "-"),
-        ("lease", f"{record.lease_owner or 'nobody'}, token {record.lease_token}"),
+        ("started", timestamp(state.started_at) if state.started_at else "-"),
+        ("changed", timestamp(state.updated_at) if state.updated_at else "-"),
+        ("wakes", timestamp(state.wake_at) if state.wake_at else "-"),
     ]
+    if record is not None:
+        told += [
+            ("envelope", record.envelope_id or "-"),
+            ("lease", f"{record.lease_owner or 'nobody'}, token {record.lease_token}"),
+        ]
+    return told
 
 
 def described(state: RunState) -> dict[str, Any]:
@@ -323,6 +372,8 @@ def described(state: RunState) -> dict[str, Any]:
         "updated_at": state.updated_at,
         "version": state.version,
         "waiting_for": state.waiting_for,
+        "wake_at": state.wake_at,
+        "parked": state.parked,
     }
 
 

@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from uuid import UUID
 
 import eventsourcing.persistence as es
@@ -23,15 +23,20 @@ from sqlalchemy.engine import make_url
 
 from agent_es.errors import (
     AppendUnknown,
+    BadSettlement,
+    IllegalEvent,
     KeyReused,
+    NotApplied,
     RunConflict,
     RunMoved,
     RunNotFound,
     RunUnreadable,
+    StillHeld,
+    StoreBusy,
     StoreUnusable,
 )
 from agent_es.events import AnyEvent, stream_id
-from agent_es.journal import JournalEntry
+from agent_es.journal import JournalEntry, timestamp
 from agent_es.run import AgentRun, Clock
 from agent_es.state import RunState, Status, evolve, fold
 from agent_es.store.mapper import EventMapper, Row
@@ -188,6 +193,97 @@ class RunStore(Application[UUID]):
                 self._append(run)
         return []
 
+    def transact(self, run: AgentRun, act: Callable[[Any], object]) -> None:
+        """Let ``act`` write through a session and trigger events of the run; commit both, or neither.
+
+        ``act`` gets the SQLAlchemy session.  Where it raises, everything is rolled back, and the run is as it was.
+        Raises ``NotApplied`` where the database refused what was written.
+        """
+        stored: list[StoredEvent] = []
+        try:
+            with self.recorder.datastore.lending() as (session, connection):
+                act(session)
+                session.commit()
+                events: list[AnyEvent] = list(run.pending_events)  # type: ignore[arg-type]
+                stored = [self.mapper.to_stored_event(event) for event in events]
+                row = row_of(run.state)
+                self.recorder.append_in(connection, stored, row, claims_of(run.state.run_id, events))
+        except es.IntegrityError as error:
+            run.discard()
+            if stored and self._rows_after(stored):
+                raise self._moved(run.state.run_id, stored) from None
+            raise NotApplied(f"the database refused the transaction: {error}") from None
+        except es.OperationalError:
+            if not (stored and self._is_there(stored)):  # the commit's answer was lost, and it was a no
+                run.discard()
+                raise
+        except BaseException:
+            run.discard()
+            raise
+        run.collect_events()
+
+    def _rows_after(self, stored: Sequence[StoredEvent]) -> bool:
+        first = stored[0]
+        return bool(self.recorder.rows(UUID(str(first.originator_id)), after=first.originator_version - 1))
+
+    def settle(
+        self,
+        run_id: str,
+        idx: int,
+        outcome: Literal["happened", "did_not_happen"],
+        *,
+        by: str,
+        result: Any = None,
+        force: bool = False,
+    ) -> RunState:
+        """Say what became of a step in doubt; the run goes on at its next ``run`` or ``resume``.
+
+        ``happened`` records ``result`` as what the step gave.  ``did_not_happen`` gives the step a new key and
+        anew as many attempts as it may have; it is refused with ``StillHeld`` while the worker that started it may
+        still be alive, unless ``force``.  Raises ``BadSettlement``, ``RunNotFound``.
+        """
+        if outcome not in ("happened", "did_not_happen"):
+            raise BadSettlement(f"outcome={outcome!r}: a doubt is settled as 'happened' or 'did_not_happen'")
+        run = self.aggregate(AgentRun, run_id)
+        if idx not in [step.idx for step in run.state.doubts]:
+            doubts = ", ".join(f"{step.idx} ({step.tool})" for step in run.state.doubts) or "none"
+            raise BadSettlement(f"run {run_id}: step {idx} is not in doubt; in doubt: {doubts}")
+        if outcome == "did_not_happen" and not force:
+            self._refuse_while_held(run_id)
+        run.record_settlement(idx, outcome, by)
+        if outcome == "happened":
+            run.record_result(idx, canonical(result))
+        self.save(run)
+        return run.state
+
+    def requeue(self, run_id: str, *, by: str) -> RunState:
+        """Send a parked or failed run back to work; raise ``IllegalEvent`` where it is neither."""
+        run = self.aggregate(AgentRun, run_id)
+        run.record_requeued(by)
+        self.save(run)
+        return run.state
+
+    def record_late(self, run_id: str, idx: int, attempt: int, value_json: str) -> bool:
+        """Record a result that came after its worker had lost the run; say whether it was still wanted.
+
+        It is, while that attempt is open and nobody has settled it.
+        """
+        run = self.aggregate(AgentRun, run_id)
+        try:
+            run.record_result(idx, value_json, attempt=attempt)
+            self.save(run)
+        except (IllegalEvent, RunMoved):
+            return False
+        return True
+
+    def _refuse_while_held(self, run_id: str) -> None:
+        until = self.record(run_id).lease_until
+        if until is not None and until > datetime.now(UTC):
+            raise StillHeld(
+                f"run {run_id} is held until {timestamp(until)}: a call under way could still happen; "
+                "wait until then, or settle with force"
+            )
+
     def put_journals(self, journals: Mapping[str, Sequence[AnyEvent]]) -> None:
         """Store whole journals, all or none; raise ``RunConflict`` where a run is there already."""
         batch = [
@@ -217,11 +313,15 @@ class RunStore(Application[UUID]):
         except KeyHeld as held:
             raise self._key_reused(held) from None
         except es.IntegrityError:
-            raise RunMoved(
-                f"run {run.state.run_id}: another worker appended seq {events[0].originator_version - 1} first; "
-                "this execution stopped and recorded nothing more"
-            ) from None
+            raise self._moved(run.state.run_id, stored) from None
         run.collect_events()
+
+    @staticmethod
+    def _moved(run_id: str, stored: Sequence[StoredEvent]) -> RunMoved:
+        return RunMoved(
+            f"run {run_id}: another worker appended seq {stored[0].originator_version - 1} first; "
+            "this execution stopped and recorded nothing more"
+        )
 
     def _append_once(self, stored: Sequence[StoredEvent], row: Any, claims: Sequence[Claim]) -> None:
         """Append, where an error may have hidden a success: read back, and append only what is not there."""
@@ -235,6 +335,10 @@ class RunStore(Application[UUID]):
                 self.recorder.append(stored, row, claims)
             except es.OperationalError as error:
                 unknown = error
+            except StoreBusy as busy:
+                if unknown is None:
+                    raise  # nothing was tried before: nothing was recorded
+                unknown = busy
             else:
                 return
         raise AppendUnknown(
@@ -258,16 +362,24 @@ class RunStore(Application[UUID]):
     def _key_reused(self, held: KeyHeld) -> KeyReused:
         claim, holder = held.claim, held.holder
         where = f"step {holder.idx} of run {holder.run_id}"
-        what = "the same arguments" if holder.digest == claim.digest else "OTHER ARGUMENTS"
+        is_same = holder.digest == claim.digest
+        what = "the same arguments" if is_same else "OTHER ARGUMENTS"
+        first, is_free = None, False
         try:
             step = self.load(holder.run_id).steps[holder.idx]
+            is_free = step.status == "failed" and (step.error or {}).get("applied") is False
+            first = step.value_json if is_same and step.status == "done" else None
             came_to = f"which is {step.status}" + (f" with {step.value_json}" if step.value_json else "")
-        except (RunNotFound, RunUnreadable, IndexError):
-            came_to = "which was decided in this turn"
+        except RunUnreadable:
+            came_to = "which this code cannot read"
+        except (RunNotFound, IndexError):
+            came_to = "which is decided in the same turn"
         return KeyReused(
             f"{claim.tool} was not called: its key {claim.key!r} stands for one intent, and {where} holds it "
             f"with {what}, {came_to}. If this is another intent, its arguments must make another key.",
             idx=claim.idx,
+            first=first,
+            is_free=is_free,
         )
 
     # Projections.
@@ -291,6 +403,11 @@ class RunStore(Application[UUID]):
         return self.recorder.rebuild(project)
 
     # What the event store library asks for.
+
+    def close(self) -> None:
+        """Close the connections; a store that is used again opens new ones."""
+        super().close()
+        self.recorder.datastore.engine.dispose()
 
     def construct_factory(self, env: Environment) -> InfrastructureFactory[Any]:
         """Return the factory of our datastore and recorder."""

@@ -10,6 +10,7 @@ Rule 4: no ambient transaction: whoever wants to join one is handed its session.
 
 import random
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from eventsourcing_sqlalchemy.datastore import SQLAlchemyDatastore
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.orm import Session, sessionmaker
 
-from agent_es.errors import StoreBusy
+from agent_es.errors import StoreBusy, StoreReentered
 from agent_es.store.tables import EventRow
 
 T = TypeVar("T")
@@ -74,6 +75,7 @@ class Datastore(SQLAlchemyDatastore):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.patience = PATIENCE
+        self._lent = threading.local()
         self.write_lock = None  # it has no timeout; ours is in `patiently`
         event.listen(self.engine, "connect", self._on_connect)
         event.listen(self.engine, "begin", self._on_begin)
@@ -98,6 +100,7 @@ class Datastore(SQLAlchemyDatastore):
     @contextmanager
     def transaction(self, commit: bool) -> Iterator[Session]:  # type: ignore[override]  # noqa: FBT001  # its call, our object
         """Open a transaction, in write mode where it will commit; raise the event store library's errors."""
+        self._refuse_reentry()
         with translated(), self.session_maker() as session:
             session.connection(execution_options={"agent_es_write": commit})
             yield session
@@ -114,8 +117,32 @@ class Datastore(SQLAlchemyDatastore):
             lent.close()
 
     @contextmanager
+    def lending(self) -> Iterator[tuple[Session, sqlite3.Connection]]:
+        """Lend a session to a user's code, inside a transaction of ours that alone decides what is committed.
+
+        Beside it, the driver's connection of the same transaction.  Whatever the session commits or rolls back is a
+        savepoint.  A call to the store from this thread meanwhile raises ``StoreReentered``.
+        """
+        with (
+            translated(),
+            self.engine.connect().execution_options(agent_es_write=True) as connection,
+            connection.begin(),
+            Session(bind=connection, join_transaction_mode="create_savepoint") as session,
+        ):
+            self._lent.to_this_thread = True
+            try:
+                yield session, cast(sqlite3.Connection, connection.connection.driver_connection)
+            finally:
+                self._lent.to_this_thread = False
+
+    def _refuse_reentry(self) -> None:
+        if getattr(self._lent, "to_this_thread", False):
+            raise StoreReentered
+
+    @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """Lend the driver's connection inside a transaction in write mode; commit, or roll back on an error."""
+        self._refuse_reentry()
         with self.raw() as connection:
             patiently(lambda: connection.execute("BEGIN IMMEDIATE"), self.patience)
             try:

@@ -61,7 +61,7 @@ class EventMapper(Mapper[UUID]):
             try:
                 event = decoder(data) if decoder else self._decode(topic, data)
                 apply(draft, event)  # type: ignore[arg-type]  # the registry holds the members of AnyEvent
-            except (RunUnreadable, KeyError, ValueError) as error:
+            except Exception as error:  # what is stored may be anything
                 raise RunUnreadable(
                     f"run {draft.run_id or '?'} cannot be read at seq {version - 1}: {error}; "
                     "read it with the code that wrote it"
@@ -83,7 +83,12 @@ class EventMapper(Mapper[UUID]):
             raise RunUnreadable(
                 f"an event cannot be deciphered ({type(error).__name__}); is the key right?"
             ) from None
-        return decoder(data)
+        try:
+            return decoder(data)
+        except RunUnreadable:
+            raise
+        except Exception as error:  # what is stored may be anything
+            raise RunUnreadable(f"{topic} cannot be read: {type(error).__name__}: {error}") from None
 
     def _decoder(self, cls: type[Event]) -> Callable[[bytes], Event]:
         validate = cls.__pydantic_validator__.validate_json
@@ -100,7 +105,9 @@ class EventMapper(Mapper[UUID]):
 def upcast(cls: type[Event], data: bytes, error: ValidationError | None) -> Event:
     """Return an event that was stored by an older version of its class; raise ``RunUnreadable`` otherwise."""
     values = json.loads(data)
-    stored = values.pop("class_version", 1)
+    stored = values.pop("class_version", 1) if isinstance(values, dict) else None
+    if type(stored) is not int:
+        raise RunUnreadable(f"{cls.__name__} has no readable class_version")
     if stored > cls.class_version:
         raise RunUnreadable(
             f"{cls.__name__} was written as version {stored}, this code reads up to {cls.class_version}"

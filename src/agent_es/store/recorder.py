@@ -78,17 +78,12 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
         """
         with driver_errors(), self.datastore.raw() as connection:
             found = patiently(lambda: self._version(connection), self.datastore.patience)
-        if found == SCHEMA_VERSION:
+        if is_present(found, migrate=migrate):
             return
-        if found is not None and found > SCHEMA_VERSION:
-            raise SchemaMismatch(
-                f"the store has schema {found} and this code knows {SCHEMA_VERSION}; upgrade agent-es to open it"
-            )
-        if found is not None and not migrate:
-            raise SchemaMismatch(
-                f"the store has schema {found} and this code needs {SCHEMA_VERSION}; bring it up: agent-es migrate"
-            )
         with driver_errors(), self.datastore.writing() as connection:
+            found = self._version(connection)  # again: another process may have been here
+            if is_present(found, migrate=migrate):
+                return
             there = self._tables(connection)
             if found is not None and runs.name in there:
                 self._replace_table(connection, runs)
@@ -143,6 +138,17 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
         with driver_errors(), self.datastore.writing() as connection:
             for stored, row, claims in batch:
                 self._append(connection, stored, row, claims)
+
+    def append_in(
+        self,
+        connection: sqlite3.Connection,
+        stored: Sequence[StoredEvent],
+        row: RowValues,
+        claims: Sequence[Claim],
+    ) -> None:
+        """Append inside a transaction that somebody else commits."""
+        with driver_errors():
+            self._append(connection, stored, row, claims)
 
     def _append(
         self,
@@ -229,6 +235,19 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
         holder = Claim(*held.fetchone())
         if (holder.run_id, holder.idx) != (claim.run_id, claim.idx):
             raise KeyHeld(claim, holder)
+
+
+def is_present(found: int | None, *, migrate: bool) -> bool:
+    """Say whether the schema that was found is this code's; raise ``SchemaMismatch`` where it cannot be."""
+    if found is not None and found > SCHEMA_VERSION:
+        raise SchemaMismatch(
+            f"the store has schema {found} and this code knows {SCHEMA_VERSION}; upgrade agent-es to open it"
+        )
+    if found is not None and found < SCHEMA_VERSION and not migrate:
+        raise SchemaMismatch(
+            f"the store has schema {found} and this code needs {SCHEMA_VERSION}; bring it up: agent-es migrate"
+        )
+    return found == SCHEMA_VERSION
 
 
 @contextmanager

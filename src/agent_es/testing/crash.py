@@ -50,24 +50,25 @@ class CrashingRunner(Runner):
         die: Callable[[CrashPoint], Never] = crash,
         **kwargs: Any,
     ) -> None:
-        super().__init__(*args, **kwargs)
+        drawn = random.Random(seed)  # noqa: S311  # an order to reproduce, not a secret
+        super().__init__(*args, **{"draw": drawn.random, **kwargs})
         self.at = at
         self.requests = 0
         """How many requests were reached."""
         self._die = die
-        self._random = random.Random(seed)  # noqa: S311  # an order to reproduce, not a secret
+        self._random = drawn
 
     def performer(self) -> Performer:
         """Return the performer that dies."""
         return _Crashing(self)
 
-    def reach(self, side: Literal["before", "after"]) -> None:
-        """Die where this is the point."""
+    def reach(self, side: Literal["before", "after"], request: Request) -> None:  # noqa: ARG002  # for who overrides it
+        """Die where this is the point; ``request`` is what is performed there."""
         here = CrashPoint(self.requests, side)
         if here == self.at:
             self._die(here)
 
-    def draw(self, bodies: list[Body]) -> Body:
+    def next_body(self, bodies: list[Body]) -> Body:
         """Take the body that ends next."""
         return bodies.pop(self._random.randrange(len(bodies)))
 
@@ -82,18 +83,18 @@ class _Crashing(Threads):
     def perform(self, request: Request, /) -> Any:
         """Do what is asked, unless the process dies before or after it."""
         self._crashing.requests += 1
-        self._crashing.reach("before")
+        self._crashing.reach("before", request)
         answer = super().perform(request)
-        self._crashing.reach("after")
+        self._crashing.reach("after", request)
         return answer
 
     def next_done(self) -> Done:
         """Run one of the bodies that started, and return its outcome."""
         waiting = [*self._ready]
-        body = self._crashing.draw(waiting)
+        body = self._crashing.next_body(waiting)
         self._ready.clear()
         self._ready.extend(waiting)
-        return body.run()
+        return body.idx, body.run()
 
 
 def live_through(
@@ -115,5 +116,7 @@ def live_through(
 
 def essence(state: RunState) -> RunState:
     """Return the state without what crashes may change: how often bodies started, and when."""
-    steps = Steps([(*step[:5], 0, *step[6:]) for step in state.steps], len(state.steps), ())
+    steps = Steps(
+        [(*step[:5], 0, *step[6:9], None, None, 0, None, step.undoes) for step in state.steps], len(state.steps), ()
+    )
     return replace(state, steps=steps, version=0, updated_at=None)
