@@ -8,12 +8,11 @@ Rule 5: what JSON says of a value lies in an event as one canonical text (a ``Js
 """
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal, Protocol, final
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from eventsourcing.domain import CanMutateAggregate
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from agent_es.errors import BadRunId
 from agent_es.values import valid_unicode
@@ -53,7 +52,7 @@ class Event(BaseModel, CanMutateAggregate[UUID]):
 
     originator_id: UUID = Field(default=NOWHERE, exclude=True)  # columns of their own, set when read back
     originator_version: int = Field(default=0, exclude=True)
-    timestamp: datetime
+    timestamp: AwareDatetime
 
     def apply(self, aggregate: Folds) -> None:
         """Hand the event to the aggregate's fold."""
@@ -108,7 +107,7 @@ class ToolFailed(Event):
     tool: str
     attempt: int
     error: JsonText
-    retry_at: datetime | None = None
+    retry_at: AwareDatetime | None = None
 
 
 @final
@@ -140,7 +139,7 @@ class DoubtSettled(Event):
 class WaitBegan(Event):
     """The run waits: until ``wake_at`` it is one row and no process."""
 
-    wake_at: datetime
+    wake_at: AwareDatetime
 
 
 @final

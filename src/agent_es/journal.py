@@ -7,9 +7,11 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any, cast
 
+from pydantic import ValidationError
+
 from agent_es.errors import BadJournal
 from agent_es.events import REGISTRY, AnyEvent, Event, JsonText, stream_id
-from agent_es.values import bounded, canonical, decode
+from agent_es.values import bounded, canonical, decode, what_is_wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +58,17 @@ class JournalEntry:
             event = kind.model_validate_json(json.dumps({**data, "timestamp": told["ts"]}))
         except (KeyError, TypeError, AttributeError) as error:
             raise BadJournal(f"it is no journal line: {type(error).__name__} {error}") from None
-        except ValueError as error:
+        except ValidationError as error:
+            raise BadJournal(f"it cannot be read: {bounded(what_is_wrong(error), 300)}") from None
+        except (ValueError, RecursionError) as error:
             raise BadJournal(f"it cannot be read: {bounded(' '.join(str(error).split()), 300)}") from None
+        is_plain = isinstance(run_id, str) and type(seq) is int and seq >= 0
         if (
-            not isinstance(run_id, str)
-            or type(seq) is not int
+            not is_plain
             or set(told) != {"data", "run_id", "seq", "ts", "type"}
+            or data.keys() & set(Event.model_fields)
         ):
-            raise BadJournal("it needs exactly data, run_id (text), seq (a number), ts and type")
+            raise BadJournal("it needs exactly data, run_id (text), seq (a number from 0), ts and type")
         header = {"originator_id": stream_id(run_id), "originator_version": seq + 1}
         return cls(run_id, cast(AnyEvent, event.model_copy(update=header)))
 

@@ -15,6 +15,12 @@ MAX_LENGTH = 255
 DEFAULT = "{run_id}:{idx}:{tool}"
 """One key per step: the position of a step in its run is what makes it this intent and no other."""
 
+MARKS = "#!"
+"""What no template may hold: they mark renewed keys, and long ones."""
+
+NOTHING = "%00"
+"""What stands for None, which is not the text ``None``."""
+
 POSITION = frozenset({"run_id", "idx", "tool"})
 
 
@@ -39,7 +45,7 @@ def sub_key(key: str, name: str) -> str:
 
 def fitted(key: str) -> str:
     """Return the key, or one of ``MAX_LENGTH`` characters that ends in its digest."""
-    return key if len(key) <= MAX_LENGTH else f"{key[: MAX_LENGTH - 65]}~{digest(key)}"
+    return key if len(key) <= MAX_LENGTH else f"{key[: MAX_LENGTH - 65]}!{digest(key)}"
 
 
 class KeyTemplate:
@@ -54,26 +60,45 @@ class KeyTemplate:
     def __init__(self, template: str) -> None:
         self.template = template
         self._parts = list(Formatter().parse(template))
-        self.names = frozenset(name for _, name, _, _ in self._parts if name is not None)
+        self.names = [name for _, name, _, _ in self._parts if name is not None]
+
+    @property
+    def is_default(self) -> bool:
+        """Whether this is the key of a step's position alone."""
+        return self.template == DEFAULT
 
     def check(self, tool: str, arguments: Collection[str]) -> None:
-        """Raise ``BadTool`` where a blank names no argument, or where there is no blank at all."""
-        known = {*arguments, *POSITION}
-        for name in sorted(self.names - known):
-            raise BadTool(
-                f"tool {tool}: the key template {self.template!r} names {name!r}, which is no argument; "
-                f"use {', '.join(sorted(known))}"
-            )
-        if any("#" in literal for literal, *_ in self._parts):
-            raise BadTool(f"tool {tool}: the key template {self.template!r} holds a '#', which marks renewed keys")
+        """Raise ``BadTool`` for a template that names what is not there, or that two intents could share."""
+        wrong = [why for name in self.names if (why := _misnamed(name, arguments))]
+        for literal, *_, conversion in self._parts:
+            if any(mark in literal for mark in MARKS):
+                wrong.append(f"{literal!r} holds one of {MARKS!r}, which mark keys of ours")
+            if conversion:
+                wrong.append(f"it converts with !{conversion}; use a format, as in {{amount:.2f}}")
         if not self.names:
-            raise BadTool(f"tool {tool}: the key template {self.template!r} names no argument: one key for all")
+            wrong.append("it names no argument: one key for all")
+        between = [literal for literal, name, _, _ in self._parts if name is not None][1:]
+        if any(quote(literal, safe="") == literal for literal in between):
+            wrong.append("two of its blanks could run into each other; put a ':' between them")
+        if wrong:
+            raise BadTool(f"tool {tool}: the key template {self.template!r} cannot work: {'; '.join(wrong)}")
 
     def fill(self, values: Mapping[str, Any]) -> str:
         """Return the key; a value's separators are escaped, and a long key ends in its digest."""
         return fitted(
             "".join(
-                literal + ("" if name is None else quote(format(values[name], spec or ""), safe=""))
+                literal + ("" if name is None else _escaped(values[name], spec or ""))
                 for literal, name, spec, _ in self._parts
             )
         )
+
+
+def _misnamed(name: str, arguments: Collection[str]) -> str | None:
+    if name in POSITION:
+        return f"{name!r} is both an argument and the step's own; rename the argument" if name in arguments else None
+    known = ", ".join(sorted({*arguments, *POSITION}))
+    return None if name in arguments else f"it names {name!r}, which is no argument; use {known}"
+
+
+def _escaped(value: Any, spec: str) -> str:
+    return NOTHING if value is None and not spec else quote(format(value, spec), safe="")

@@ -9,6 +9,7 @@ Rule 4: in a tool, ``self`` is a frozen view: no command, no new attribute, safe
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from inspect import getattr_static
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Never, Self, get_origin
 from uuid import UUID
@@ -120,9 +121,10 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
         _refuse_fields(cls)
         if "agent_name" not in cls.__dict__:
             cls.agent_name = cls.__name__
-        tools = dict(cls.agent_tools)
-        own: dict[str, str] = {}
-        for attribute, value in vars(cls).items():
+        tools: dict[str, Tool] = {}
+        declared: dict[str, str] = {}
+        for attribute in dict.fromkeys(name for base in reversed(cls.__mro__) for name in vars(base)):
+            value = getattr_static(cls, attribute)
             if not isinstance(value, Tool):
                 continue
             if hasattr(AgentRun, attribute) or hasattr(AgentRun, value.name):
@@ -130,9 +132,9 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
                     f"{cls.__name__}.{attribute}: a tool cannot be called {value.name!r}, an attribute of "
                     "AgentRun; give it another name"
                 )
-            if value.name in own:
-                raise BadAgent(f"{cls.__name__}: {own[value.name]} and {attribute} are both {value.name!r}")
-            own[value.name] = attribute
+            if value.name in tools:
+                raise BadAgent(f"{cls.__name__}: {declared[value.name]} and {attribute} are both {value.name!r}")
+            declared[value.name] = attribute
             tools[value.name] = value
         cls.agent_tools = tools
         # Not the base class's own: it looks for event classes on the aggregate, of which there are none here, and
@@ -326,6 +328,8 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
         self.pending_events.clear()
         self._state = self._recorded
         self._version = self._recorded.version
+        if self._recorded.updated_at is not None:
+            self._modified_on = self._recorded.updated_at
 
     def _open(self, idx: int) -> Step:
         for step in self._state.open_steps:
@@ -357,14 +361,51 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
 def check_legal(run_id: str, events: Sequence[AnyEvent]) -> None:
     """Raise ``IllegalEvent`` where a journal tells what no run of ours could have recorded."""
     state = RunState()
+    before: AnyEvent | None = None
     for seq, event in enumerate(events):
-        legal = frozenset({RunStarted}) if seq == 0 else LEGAL[state.status]
-        known = not isinstance(event, StepEvent) or any(event.idx == step.idx for step in state.open_steps)
-        if type(event) not in legal or not known:
-            raise IllegalEvent(f"run {run_id} seq {seq}: {type(event).__name__} cannot happen there")
-        state = evolve(state, event)
+        legal = frozenset({RunStarted}) if before is None else LEGAL[state.status]
+        why = "it cannot happen then" if type(event) not in legal else _misfit(state, event, before)
+        if why:
+            raise IllegalEvent(f"run {run_id} seq {seq}: {type(event).__name__}: {why}")
+        state, before = evolve(state, event), event
     if state.run_id != run_id:
         raise IllegalEvent(f"run {run_id} seq 0: it started as run {state.run_id!r}")
+
+
+def _misfit(state: RunState, event: AnyEvent, before: AnyEvent | None) -> str | None:
+    """Say what is wrong with an event that is legal by the status."""
+    if isinstance(event, Finished | RunFailed | CompensationBegan | CompensationEnded):
+        return "steps are open" if state.open_steps else None
+    if isinstance(event, LlmDecided):
+        step = next((step for step in state.open_steps if step.idx == event.idx), None)
+        return _misfit_decision(state, event, before) if step is None else _misfit_attempt(step, event)
+    return _misfit_outcome(state, event) if isinstance(event, StepEvent) else None
+
+
+def _misfit_outcome(state: RunState, event: StepEvent) -> str | None:
+    step = next((step for step in state.open_steps if step.idx == event.idx), None)
+    if step is None:
+        return f"step {event.idx} is not open"
+    if (event.tool, event.attempt) != (step.tool, step.attempt):
+        return f"step {event.idx} is {step.tool} at attempt {step.attempt}"
+    if step.status == "queued" and (step.key or isinstance(event, StepInDoubt | DoubtSettled)):
+        return f"step {event.idx} never started"
+    return None
+
+
+def _misfit_decision(state: RunState, event: LlmDecided, before: AnyEvent | None) -> str | None:
+    goes_on = isinstance(before, LlmDecided) and before.turn == event.turn and before.idx + 1 == event.idx
+    if event.idx != len(state.steps) or event.turn != (state.turns - 1 if goes_on else state.turns):
+        return f"step {len(state.steps)} of turn {state.turns} comes next"
+    if state.open_steps and not goes_on:
+        return "steps of an earlier turn are open"
+    return None if event.attempt in (0, 1) else "its first attempt is 1"
+
+
+def _misfit_attempt(step: Step, event: LlmDecided) -> str | None:
+    same = (step.turn, step.tool, step.args_json, step.key, step.call_id, step.undoes, step.attempt + 1)
+    told = (event.turn, event.tool, event.args, event.key, event.call_id, event.undoes, event.attempt)
+    return None if same == told else f"it is not attempt {step.attempt + 1} at what was decided"
 
 
 def _refuse_fields(cls: type[AgentRun]) -> None:

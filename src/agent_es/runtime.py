@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar, assert_never
 from uuid import uuid4
@@ -71,6 +72,8 @@ from agent_es.values import canonical
 T = TypeVar("T")
 
 Done = tuple[int, Outcome]
+Ended = tuple[int, Outcome | BaseException]
+"""How a body ended: with an outcome, or with what ends more than itself, as ``sys.exit()`` does."""
 
 
 class Performer(Protocol):
@@ -148,14 +151,22 @@ class Body:
         """Call the function here, and wait for it."""
         try:
             value = self.call()
-            return asyncio.run(self._awaited(value)) if inspect.isawaitable(value) else self.tool.returned(value)
-        except Exception as error:  # the tool's effect says what it means
+            if inspect.isawaitable(value):
+                awaited: Awaitable[Outcome] = self._awaited(value)
+                return finish(awaited)
+            return self.tool.returned(value)
+        except (Exception, asyncio.CancelledError) as error:  # the tool's effect says what it means
             return self.raised(error)
 
     async def arun(self) -> Outcome:
         """Await an asynchronous function here."""
         try:
             return await self._awaited(self.call())
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return self.raised(error)  # something that the body awaited was cancelled, not the body
         except Exception as error:  # the tool's effect says what it means
             return self.raised(error)
 
@@ -167,7 +178,7 @@ class Body:
         except Exception as error:  # a probe raises what it likes
             return Unknown(type(error).__qualname__, describe(error))
 
-    def raised(self, error: Exception) -> Outcome:
+    def raised(self, error: Exception | asyncio.CancelledError) -> Outcome:
         """Say what an exception means."""
         return self.tool.raised(error, self.retry, first=self.step.attempts_spent <= 1)
 
@@ -203,7 +214,7 @@ class Threads:
         self._runner = runner
         self._ready: deque[Body] = deque()
         self._flying: dict[int, tuple[Body, float]] = {}
-        self._done: queue.SimpleQueue[Done] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[Ended] = queue.SimpleQueue()
 
     def perform(self, request: Request, /) -> Any:
         """Do what is asked and return the answer."""
@@ -237,13 +248,13 @@ class Threads:
             overdue, until = min(self._flying.values(), key=lambda flying: flying[1])
             try:
                 left = None if until == math.inf else max(0.0, until - time.monotonic())
-                idx, outcome = self._done.get(timeout=left)
+                idx, ended = self._done.get(timeout=left)
             except queue.Empty:
                 if not overdue.claim_end():
                     continue  # it has just ended: its outcome is on its way
-                idx, outcome = overdue.idx, overdue.tool.timed_out(overdue.retry.timeout or 0)
+                idx, ended = overdue.idx, overdue.tool.timed_out(overdue.retry.timeout or 0)
             del self._flying[idx]
-            return idx, outcome
+            return outcome_of(idx, ended)
 
     def close(self) -> None:
         """Leave behind what still runs: its results will be late."""
@@ -251,11 +262,11 @@ class Threads:
             body.claim_end()
 
     def _work(self, body: Body) -> None:
-        outcome = body.run()
+        ended = to_the_end(body)
         if body.claim_end():
-            self._done.put((body.idx, outcome))
+            self._done.put((body.idx, ended))
         else:
-            self._runner.deliver_late(body, outcome)
+            self._runner.deliver_late(body, ended)
 
 
 class Tasks:
@@ -267,7 +278,7 @@ class Tasks:
 
     def __init__(self, runner: "Runner") -> None:
         self._runner = runner
-        self._done: asyncio.Queue[Done] = asyncio.Queue()
+        self._done: asyncio.Queue[Ended] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
         self._threads: list[Body] = []
         self.cancelled: asyncio.CancelledError | None = None
@@ -311,12 +322,12 @@ class Tasks:
     async def _next_done(self) -> Done:
         if self.cancelled is None:
             try:
-                return await self._done.get()
+                return outcome_of(*await self._done.get())
             except asyncio.CancelledError as error:
                 self.cancelled = error
         if self._done.empty():
             raise self.cancelled
-        return self._done.get_nowait()
+        return outcome_of(*self._done.get_nowait())
 
     def _start(self, body: Body) -> None:
         if body.tool.is_async:
@@ -331,18 +342,25 @@ class Tasks:
             loop.call_later(body.retry.timeout, self._expire, body)
 
     async def _await(self, body: Body) -> None:
-        self._done.put_nowait((body.idx, await body.arun()))
+        ended: Outcome | BaseException
+        try:
+            ended = await body.arun()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # the driver is told, and raises it
+            ended = error
+        self._done.put_nowait((body.idx, ended))
 
     def _expire(self, body: Body) -> None:
         if body.claim_end():
             self._done.put_nowait((body.idx, body.tool.timed_out(body.retry.timeout or 0)))
 
     def _work(self, body: Body, loop: asyncio.AbstractEventLoop) -> None:
-        outcome = body.run()
+        ended = to_the_end(body)
         if body.claim_end() and not loop.is_closed():
-            loop.call_soon_threadsafe(self._done.put_nowait, (body.idx, outcome))
+            loop.call_soon_threadsafe(self._done.put_nowait, (body.idx, ended))
         else:
-            self._runner.deliver_late(body, outcome)
+            self._runner.deliver_late(body, ended)
 
     async def close(self) -> None:
         """Cancel what still runs; the results of what cannot be cancelled will be late."""
@@ -516,7 +534,7 @@ class Runner:
         self._tell(run, events)
         return outcome
 
-    def deliver_late(self, body: Body, outcome: Outcome) -> None:
+    def deliver_late(self, body: Body, outcome: Outcome | BaseException) -> None:
         """Record the result of a body that nobody waits for any more, where it settles its own doubt."""
         if isinstance(outcome, Returned):
             self.store.record_late(body.run_id, body.idx, body.step.attempt, outcome.value)
@@ -625,15 +643,35 @@ class Runner:
                 self.on_event(Notice("memoized", state.run_id, seq, step.idx, step.tool, step.attempt, step.key))
 
 
+def to_the_end(body: Body) -> Outcome | BaseException:
+    """Run a body in a thread, where nothing that it raises may be lost."""
+    try:
+        return body.run()
+    except BaseException as error:  # the driver is told, and raises it
+        return error
+
+
+def outcome_of(idx: int, ended: Outcome | BaseException) -> Done:
+    """Return how a body ended, or raise what ends more than itself."""
+    if isinstance(ended, BaseException):
+        raise ended
+    return idx, ended
+
+
 def finish(value: T | Awaitable[T]) -> T:
-    """Return the value, or what awaiting it gives, in a loop of its own."""
+    """Return the value, or what awaiting it gives, in a loop of its own: in a thread, where one runs here."""
     if not inspect.isawaitable(value):
         return value
 
     async def wait() -> T:
         return await value
 
-    return asyncio.run(wait())
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(wait())
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, wait()).result()
 
 
 def spawn(function: Callable[..., object], *args: object) -> None:

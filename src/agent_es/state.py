@@ -177,7 +177,7 @@ class RunState:
     agent_version: str = ""
     goal: str = ""
     input_json: str = "null"
-    tags: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict, hash=False)
     version: int = 0
     """How many events the journal holds; the last one's ``seq`` is one less."""
     status: Status = Status.PENDING
@@ -418,6 +418,7 @@ class Draft:
                 self.past = [*self.past[: self.size], atoms]
             self.size += 1
         self.current = {}
+        self.active = self.in_doubt = 0
 
 
 _COPIED = tuple(f.name for f in fields(RunState) if f.name != "steps")

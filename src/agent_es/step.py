@@ -33,7 +33,7 @@ from agent_es.tools import (
     Tool,
     Unknown,
 )
-from agent_es.values import canonical, decode
+from agent_es.values import canonical
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,6 +340,8 @@ def _decide(run: AgentRun, tools: Mapping[str, Tool], at_once: int) -> Requests:
 
 def _plan(run: AgentRun, tools: Mapping[str, Tool], idx: int, call: CallTool) -> Planned:
     """Check a call and key it; what is wrong with it is for the decider to see."""
+    if not isinstance(call.tool, str) or not isinstance(call.call_id, str | None):
+        raise BadDecision(f"run {run.state.run_id}: {call!r:.200} needs the name of a tool, and a text as call_id")
     if not isinstance(call.args, Mapping):
         raise BadDecision(f"run {run.state.run_id}: the arguments of {call.tool} are {call.args!r:.200}, no mapping")
     args = _json(run, f"the arguments of {call.tool}", dict(call.args))
@@ -348,10 +350,10 @@ def _plan(run: AgentRun, tools: Mapping[str, Tool], idx: int, call: CallTool) ->
         known = ", ".join(sorted(tools)) or "none"
         return Planned(call, args, refusal=Failed("ToolUnknown", f"no tool {call.tool!r}; there are: {known}"))
     try:
-        tool.validated(decode(args))
+        tool.validated(args)
+        return Planned(call, args, key=tool.key_for(run.state.run_id, idx, args))
     except BadArguments as error:
         return Planned(call, args, refusal=Failed("BadArguments", str(error)))
-    return Planned(call, args, key=tool.key_for(run.state.run_id, idx, args))
 
 
 def _undo(run: AgentRun, tools: Mapping[str, Tool]) -> Requests:
@@ -380,7 +382,7 @@ def _check_playable(run: AgentRun, tools: Mapping[str, Tool]) -> None:
         if step.tool not in tools:
             raise StepUnplayable(f"{where}: this program has no tool {step.tool!r}; requeue it where the tool is")
         try:
-            tools[step.tool].validated(step.args)
+            tools[step.tool].validated(step.args_json)
         except BadArguments as error:
             raise StepUnplayable(f"{where}: its arguments no longer fit: {error}") from None
 

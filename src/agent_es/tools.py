@@ -27,7 +27,7 @@ from agent_es.errors import (
     ResultDoesNotFit,
 )
 from agent_es.keys import DEFAULT, KeyTemplate, sub_key
-from agent_es.values import Shape, bounded, canonical, decode
+from agent_es.values import Shape, bounded, canonical, what_is_wrong
 
 MAX_NAME = 64
 
@@ -236,7 +236,10 @@ class Tool:
         self.max_result_bytes = max_result_bytes
         self.is_async = inspect.iscoroutinefunction(function)
         self.__doc__ = function.__doc__
-        self._template = KeyTemplate(key or DEFAULT)
+        try:
+            self._template = KeyTemplate(DEFAULT if key is None else key)
+        except ValueError as error:
+            raise BadTool(f"tool {self.name}: the key template {key!r} cannot be read: {error}") from None
         for called in (self.name, *self.aliases):
             if not called.isidentifier() or len(called) > MAX_NAME:
                 raise BadTool(f"tool {called!r}: a name is an identifier of at most {MAX_NAME} characters")
@@ -279,21 +282,30 @@ class Tool:
             annotation = hints.get(parameter.name, Any)
             if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
                 raise BadTool(f"tool {self.name}: {parameter} must be an argument with a name of its own")
-            if (get_origin(annotation) or annotation) is ToolContext:
+            if is_context(annotation):
+                if self._context_name is not None:
+                    raise BadTool(
+                        f"tool {self.name}: {self._context_name} and {parameter.name} are both a ToolContext"
+                    )
                 self._context_name = parameter.name
                 self.needs_deps = bool(set(get_args(annotation)) - {type(None), Any})
+            elif any(is_context(part) for part in get_args(annotation)):
+                raise BadTool(
+                    f"tool {self.name}: {parameter}: annotate it with ToolContext alone; it is always there"
+                )
             elif parameter.default is parameter.empty:
                 fields[parameter.name] = annotation
             else:
                 fields[parameter.name] = NotRequired[annotation]
-        self._template.check(self.name, fields)
+        if not self._template.is_default:
+            self._template.check(self.name, fields)
         self._parameters = frozenset(fields)
         self._resolve_probe(frame)
         self._result = Shape(hints.get("return", Any))
         self._defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
         typed_dict: Any = TypedDict  # made at run time: no checker can read it
         arguments = typed_dict(f"{self.name}_arguments", fields)
-        arguments.__pydantic_config__ = ConfigDict(extra="forbid")
+        arguments.__pydantic_config__ = ConfigDict(extra="forbid", ser_json_bytes="base64", val_json_bytes="base64")
         try:
             self._arguments: TypeAdapter[dict[str, Any]] = TypeAdapter(arguments)
             self._result.build()
@@ -341,27 +353,37 @@ class Tool:
 
     def call(self, **arguments: Any) -> CallTool:
         """Return a checked decision to call this tool; raise ``BadArguments`` where they do not fit."""
-        args = self._arguments.dump_python(self.validated(arguments), mode="json")
+        try:
+            fitting = self._arguments.validate_python(arguments)
+            args = self._arguments.dump_python(fitting, mode="json", by_alias=True, round_trip=True)
+        except ValidationError as error:
+            raise self._bad_arguments(error) from None
+        self.validated(canonical(args))
         return CallTool(self.name, args)
 
-    def validated(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments as annotated; raise ``BadArguments`` with what is wrong with each."""
+    def validated(self, args: str) -> dict[str, Any]:
+        """Return journaled arguments as annotated; raise ``BadArguments`` with what is wrong with each."""
         try:
-            return self._arguments.validate_python(dict(arguments))
+            return self._arguments.validate_json(args)
         except ValidationError as error:
-            wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_url=False))
-            raise BadArguments(bounded(f"{self.name}: {wrong}")) from None
+            raise self._bad_arguments(error) from None
+
+    def _bad_arguments(self, error: ValidationError) -> BadArguments:
+        return BadArguments(bounded(f"{self.name}: {what_is_wrong(error)}"))
 
     def key_for(self, run_id: str, idx: int, args: str) -> str | None:
         """Return the key of a call with these journaled arguments; None for a ``READ`` tool."""
         if self.effect is Effect.READ:
             return None
-        values = {**self._defaults, **self.validated(decode(args))}
-        return self._template.fill({"run_id": run_id, "idx": idx, "tool": self.name, **values})
+        values = {**self._defaults, **self.validated(args), "run_id": run_id, "idx": idx, "tool": self.name}
+        try:
+            return self._template.fill(values)
+        except (TypeError, ValueError) as error:
+            raise BadArguments(f"{self.name}: no key can be made of these arguments: {error}") from None
 
     def bind(self, run: object, ctx: ToolContext[Any], args: str) -> Callable[[], Any | Awaitable[Any]]:
         """Return the body, ready to start with the journaled arguments."""
-        arguments = self.validated(decode(args))
+        arguments = self.validated(args)
         if self._context_name is not None:
             arguments[self._context_name] = ctx
         function = MethodType(self.function, run) if self._takes_run else self.function
@@ -371,7 +393,7 @@ class Tool:
         """Return the probe, ready to ask whether the call with these journaled arguments happened."""
         if self.probe is None:
             raise BadTool(f"tool {self.name} has no probe")
-        given: dict[str, Any] = {"key": ctx.idempotency_key, "args": self.validated(decode(args))}
+        given: dict[str, Any] = {"key": ctx.idempotency_key, "args": self.validated(args)}
         arguments = {name: value for name, value in given.items() if name in self._probe_asks}
         arguments.update(dict.fromkeys(self._probe_contexts, ctx))
         function = MethodType(self.probe, run) if self._probe_takes_run else self.probe
@@ -417,7 +439,7 @@ class Tool:
         happened = "ran and its effect has happened, so do not call it again for this" if stays else "ran"
         return Failed(kind, f"{self.name} {happened}; its result {why}", applied=stays)
 
-    def raised(self, error: Exception, retry: Retry, *, first: bool) -> Outcome:
+    def raised(self, error: BaseException, retry: Retry, *, first: bool) -> Outcome:
         """Say what an exception means, by the tool's effect; ``first`` is the first attempt under its key."""
         kind, text = type(error).__qualname__, describe(error)
         may_retry = not isinstance(error, (KeyMismatch, *retry.non_retryable))
@@ -508,6 +530,11 @@ def tool(  # every option of a tool
         return made.resolve(frame)
 
     return declare
+
+
+def is_context(annotation: Any) -> bool:
+    """Whether a parameter of that annotation gets the context."""
+    return (get_origin(annotation) or annotation) is ToolContext
 
 
 def describe(error: BaseException) -> str:

@@ -11,17 +11,17 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, cast, get_origin
 from zoneinfo import ZoneInfo
 
-from pydantic import ConfigDict, PydanticUserError, TypeAdapter
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
 from agent_es.errors import NotRecordable
 
 MAX_DEPTH = 64
 """How deeply a recorded value may nest; deeper ones save and then cannot be loaded from a deeper stack."""
 
-_CONFIG = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="strings")
+_CONFIG = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 
 
 def canonical(value: Any) -> str:
@@ -40,9 +40,7 @@ def canonical(value: Any) -> str:
     except ValueError as error:
         raise NotRecordable(f"JSON cannot say it: {error}") from None
     valid = valid_unicode(text)
-    if valid != text:
-        json.loads(valid, object_pairs_hook=_no_two_alike)
-    return valid
+    return valid if valid == text else canonical(json.loads(valid, object_pairs_hook=_no_two_alike))
 
 
 def _no_two_alike(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -179,7 +177,8 @@ class Shape:
         except NotRecordable:
             raise
         except Exception as error:  # user types raise what they like
-            raise NotRecordable(f"{_name(value)} does not fit {self}: {bounded(str(error), 500)}") from None
+            why = what_is_wrong(error) if isinstance(error, ValidationError) else str(error)
+            raise NotRecordable(f"{_name(value)} does not fit {self}: {bounded(why, 500)}") from None
         if again != text:
             raise NotRecordable(f"{_name(value)} reads back as something else: {bounded(again, 200)}")
         return text
@@ -195,12 +194,20 @@ class Shape:
     def _text_of(self, value: Any) -> str:
         """Write a value, and its times with the names of their zones, as RFC 9557 does."""
         assert self._adapter is not None  # noqa: S101  # for the type checker
-        plain = self._adapter.dump_python(value, mode="json", by_alias=True)
-        return canonical(_with_zones(plain, self._adapter.dump_python(value, by_alias=True)))
+        plain = self._adapter.dump_python(value, mode="json", by_alias=True, round_trip=True)
+        return canonical(_with_zones(plain, self._adapter.dump_python(value, by_alias=True, round_trip=True)))
 
     def schema(self) -> Mapping[str, Any]:
         """Return the JSON schema of the annotation."""
         return {} if self._adapter is None else cast(Mapping[str, Any], self._adapter.json_schema())
 
     def __str__(self) -> str:
-        return getattr(self.annotation, "__qualname__", None) or str(self.annotation)
+        is_plain = get_origin(self.annotation) is None and isinstance(self.annotation, type)
+        return self.annotation.__qualname__ if is_plain else str(self.annotation)
+
+
+def what_is_wrong(error: ValidationError) -> str:
+    """Return what a validation found, in one line."""
+    return "; ".join(
+        f"{'.'.join(map(str, e['loc'])) or 'value'}: {e['msg']}" for e in error.errors(include_url=False)
+    )

@@ -22,6 +22,7 @@ from eventsourcing.utils import Environment
 from sqlalchemy.engine import make_url
 
 from agent_es.errors import (
+    AgentError,
     AppendUnknown,
     BadSettlement,
     IllegalEvent,
@@ -112,8 +113,10 @@ class RunStore(Application[UUID]):
         try:
             super().__init__(env={**(env or {}), **settings})
             self.recorder.open(migrate=migrate)
-        except (es.PersistenceError, sa.SQLAlchemyError) as error:
-            raise StoreUnusable(f"{url}: {error}") from error
+        except AgentError:
+            raise
+        except Exception as error:  # drivers, ciphers and settings raise what they like
+            raise StoreUnusable(f"{url} cannot be opened: {error}") from error
 
     # Starting and reading.
 
@@ -335,12 +338,14 @@ class RunStore(Application[UUID]):
                 self.recorder.append(stored, row, claims)
             except es.OperationalError as error:
                 unknown = error
-            except StoreBusy as busy:
+            except (StoreBusy, StoreUnusable) as error:
                 if unknown is None:
                     raise  # nothing was tried before: nothing was recorded
-                unknown = busy
+                unknown = error
             else:
                 return
+        if self._is_there(stored):
+            return
         raise AppendUnknown(
             f"run {row[-1]}: {APPEND_TRIES} appends failed, the last with: {unknown}; resume it to find out"
         ) from unknown
@@ -466,11 +471,11 @@ def check_same(there: RunState, agent: str, goal: str | None, input_json: str | 
 def _check_url(url: str, *, create: bool) -> None:
     try:
         parsed = make_url(url)
-    except sa.ArgumentError:
+    except (sa.ArgumentError, ValueError):
         raise StoreUnusable(f"{url!r} is no store URL; use sqlite:///path/to/runs.db") from None
-    if parsed.get_backend_name() != "sqlite":
+    if parsed.drivername not in ("sqlite", "sqlite+pysqlite"):
         raise StoreUnusable(f"{url!r}: this version keeps runs in SQLite; use sqlite:///path/to/runs.db")
-    if not parsed.database or parsed.database == ":memory:" or "mode=memory" in url:
+    if not parsed.database or ":memory:" in url or "mode=memory" in url or parsed.database.startswith("file:"):
         raise StoreUnusable(f"{url!r}: a run in memory dies with its process; name a file: sqlite:///runs.db")
     folder = Path(parsed.database).parent
     if not folder.is_dir():

@@ -13,8 +13,9 @@ from eventsourcing.persistence import Mapper, StoredEvent
 from pydantic import ValidationError
 
 from agent_es.errors import RunUnreadable
-from agent_es.events import REGISTRY, TOPICS, AnyEvent, Event
+from agent_es.events import REGISTRY, AnyEvent, Event
 from agent_es.state import Draft, RunState, apply
+from agent_es.values import what_is_wrong
 
 Row = tuple[int, str, bytes]
 """Version, topic and state of a stored event, as the database gives them."""
@@ -28,6 +29,7 @@ class EventMapper(Mapper[UUID]):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._is_plain = self.cipher is None and self.compressor is None
+        self._topics = {cls: topic for topic, cls in self.registry.items()}
         self._decoders: dict[str, Callable[[bytes], Event]] = {
             topic: self._decoder(cls) for topic, cls in self.registry.items()
         }
@@ -42,7 +44,7 @@ class EventMapper(Mapper[UUID]):
             state = self.compressor.compress(state)
         if self.cipher:
             state = self.cipher.encrypt(state)
-        return StoredEvent(domain_event.originator_id, domain_event.originator_version, TOPICS[cls], state)
+        return StoredEvent(domain_event.originator_id, domain_event.originator_version, self._topics[cls], state)
 
     def to_domain_event(self, stored_event: StoredEvent) -> AnyEvent:
         """Return the event that was stored; raise ``RunUnreadable`` where this code does not know it."""
@@ -113,8 +115,7 @@ def upcast(cls: type[Event], data: bytes, error: ValidationError | None) -> Even
             f"{cls.__name__} was written as version {stored}, this code reads up to {cls.class_version}"
         )
     if stored == cls.class_version and error is not None:
-        wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_url=False))
-        raise RunUnreadable(f"{cls.__name__} does not fit: {wrong}")
+        raise RunUnreadable(f"{cls.__name__} does not fit: {what_is_wrong(error)}")
     for version in range(stored, cls.class_version):
         getattr(cls, f"upcast_v{version}_v{version + 1}")(values)
     return cls.model_validate_json(json.dumps(values))

@@ -8,6 +8,7 @@ Rule 3: the hot path speaks SQL on the driver's own connection; the event store 
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import astuple
 from typing import Any
 from uuid import UUID
 
@@ -18,7 +19,7 @@ from eventsourcing_sqlalchemy.recorders import SQLAlchemyApplicationRecorder
 from sqlalchemy import Table
 from sqlalchemy.schema import CreateIndex, CreateTable, ExecutableDDLElement
 
-from agent_es.errors import SchemaMismatch
+from agent_es.errors import SchemaMismatch, StoreUnusable
 from agent_es.events import stream_id
 from agent_es.store.datastore import Datastore, patiently
 from agent_es.store.mapper import Row
@@ -27,6 +28,8 @@ from agent_es.store.tables import SCHEMA_VERSION, keys, metadata, runs, schema
 
 _ALL = 2**63 - 1
 """A version that no run reaches."""
+
+_INSERT_KEY = f"INSERT INTO {keys.name} VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
 
 RowValues = tuple[str | float | None, ...]
 
@@ -100,8 +103,10 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
     def _version(self, connection: sqlite3.Connection) -> int | None:
         if schema.name not in self._tables(connection):
             return None
-        (found,) = connection.execute(f"SELECT version FROM {schema.name}").fetchone()
-        return int(found)
+        found = connection.execute(f"SELECT version FROM {schema.name}").fetchone()
+        if found is None:
+            raise StoreUnusable(f"{self.datastore.engine.url} has a schema without a version; restore a backup")
+        return int(found[0])
 
     def _create(self, connection: sqlite3.Connection, table: Table) -> None:
         made: list[ExecutableDDLElement] = [CreateTable(table), *map(CreateIndex, table.indexes)]
@@ -172,30 +177,25 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
 
     def rows(self, stream: UUID, *, after: int = 0, upto: int | None = None) -> list[Row]:
         """Return version, topic and state of a stream's events with ``after < version <= upto``."""
-        limit = _ALL if upto is None else upto
-        with driver_errors(), self.datastore.raw() as connection:
-            return patiently(
-                lambda: connection.execute(self._select, (stream.bytes, after, limit)).fetchall(),
-                self.datastore.patience,
-            )
+        return self._read(self._select, (stream.bytes, after, _ALL if upto is None else upto))
 
     def select_runs(self, where: str, values: Sequence[Any], limit: int | None) -> list[tuple[Any, ...]]:
         """Return rows of the runs table, the run that changed last first."""
         names = ", ".join(column.name for column in runs.columns)
         sql = f"SELECT {names} FROM {runs.name} {where} ORDER BY updated_at DESC, run_id LIMIT ?"
-        with driver_errors(), self.datastore.raw() as connection:
-            return patiently(
-                lambda: connection.execute(sql, (*values, -1 if limit is None else limit)).fetchall(),
-                self.datastore.patience,
-            )
+        return self._read(sql, (*values, -1 if limit is None else limit))
 
     def count_runs(self) -> int:
         """Return how many rows the runs table has."""
-        with driver_errors(), self.datastore.raw() as connection:
-            (count,) = patiently(
-                lambda: connection.execute(f"SELECT count(*) FROM {runs.name}").fetchone(), self.datastore.patience
-            )
+        ((count,),) = self._read(f"SELECT count(*) FROM {runs.name}", ())
         return int(count)
+
+    def _read(self, sql: str, values: Sequence[Any]) -> list[Any]:
+        try:
+            with self.datastore.raw() as connection:
+                return patiently(lambda: connection.execute(sql, values).fetchall(), self.datastore.patience)
+        except sqlite3.Error as error:
+            raise StoreUnusable(f"{self.datastore.engine.url} cannot be read: {error}; restore a backup") from error
 
     def rebuild(self, project: Callable[[list[Row]], tuple[RowValues, Sequence[Claim]] | None]) -> int:
         """Make rows and keys again from the events, in one transaction; return how many runs there are.
@@ -205,28 +205,29 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
         """
         with driver_errors(), self.datastore.writing() as connection:
             streams = {stream for (stream,) in connection.execute(self._select_streams)}
+            claims: list[Claim] = []
+            readable = set()
             for stream in streams:
                 projected = project(connection.execute(self._select, (stream, 0, _ALL)).fetchall())
-                if projected is None:
-                    continue
-                row, claims = projected
-                connection.execute(self._upsert_row, row)
-                connection.execute(f"DELETE FROM {keys.name} WHERE run_id = ?", (row[-1],))
-                for claim in claims:
-                    self._claim(connection, claim)
+                if projected is not None:
+                    connection.execute(self._upsert_row, projected[0])
+                    claims.extend(projected[1])
+                    readable.add(stream)
+            kept = set()
             for (run_id,) in connection.execute(f"SELECT run_id FROM {runs.name}").fetchall():
                 if stream_id(run_id).bytes not in streams:
                     connection.execute(f"DELETE FROM {runs.name} WHERE run_id = ?", (run_id,))
+                elif stream_id(run_id).bytes not in readable:
+                    kept.add(run_id)
+            for (run_id,) in connection.execute(f"SELECT DISTINCT run_id FROM {keys.name}").fetchall():
+                if run_id not in kept:
                     connection.execute(f"DELETE FROM {keys.name} WHERE run_id = ?", (run_id,))
+            connection.executemany(_INSERT_KEY, [astuple(claim) for claim in claims])
         return len(streams)
 
     @staticmethod
     def _claim(connection: sqlite3.Connection, claim: Claim) -> None:
-        made = connection.execute(
-            f"INSERT INTO {keys.name} VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-            (claim.tool, claim.key, claim.run_id, claim.idx, claim.digest),
-        )
-        if made.rowcount == 1:
+        if connection.execute(_INSERT_KEY, astuple(claim)).rowcount == 1:
             return
         held = connection.execute(
             f"SELECT * FROM {keys.name} WHERE tool = ? AND key = ?",
