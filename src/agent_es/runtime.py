@@ -14,7 +14,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar, assert_never
@@ -152,8 +152,8 @@ class Body:
         try:
             value = self.call()
             if inspect.isawaitable(value):
-                awaited: Awaitable[Outcome] = self._awaited(value)
-                return finish(awaited)
+                outcome: Outcome = finish(self._awaited(value))
+                return outcome
             return self.tool.returned(value)
         except (Exception, asyncio.CancelledError) as error:  # the tool's effect says what it means
             return self.raised(error)
@@ -543,12 +543,6 @@ class Runner:
         """Return the tools of an agent and those given to every run, by name and alias; raise ``BadTool``."""
         if agent not in self._known:
             named = by_name([*agent.agent_tools.values(), *self._tools])
-            for tool in named.values():
-                if tool.needs_deps and self.deps is None:
-                    raise BadAgent(
-                        f"{agent.__name__}: {tool.name} needs ctx.deps, and there are none; "
-                        "pass Runner(..., deps=...), on the command line --deps MODULE:NAME"
-                    )
             self._known[agent] = named
         return self._known[agent]
 
@@ -625,8 +619,10 @@ class Runner:
         return None
 
     def _advance(self, run: AgentRun) -> Requests:
-        at_once = self.at_once or run.at_once
-        return advance(run, self.tools_of(type(run)), at_once=at_once, draw=self.draw)
+        tools = self.tools_of(type(run))
+        if self.deps is None:
+            tools = WithoutDeps(tools)
+        return advance(run, tools, at_once=self.at_once or run.at_once, draw=self.draw)
 
     def _tell(self, run: AgentRun, events: Iterable[AnyEvent]) -> None:
         for event in events:
@@ -658,12 +654,12 @@ def outcome_of(idx: int, ended: Outcome | BaseException) -> Done:
     return idx, ended
 
 
-def finish(value: T | Awaitable[T]) -> T:
+def finish(value: Any) -> Any:
     """Return the value, or what awaiting it gives, in a loop of its own: in a thread, where one runs here."""
     if not inspect.isawaitable(value):
         return value
 
-    async def wait() -> T:
+    async def wait() -> Any:
         return await value
 
     try:
@@ -677,6 +673,28 @@ def finish(value: T | Awaitable[T]) -> T:
 def spawn(function: Callable[..., object], *args: object) -> None:
     """Start a daemon thread: one that cannot be stopped must not keep the interpreter alive."""
     threading.Thread(target=function, args=args, daemon=True).start()
+
+
+class WithoutDeps(Mapping[str, Tool]):
+    """The tools of a runner that was given no deps: one that needs them is refused before its start is marked."""
+
+    def __init__(self, tools: Mapping[str, Tool]) -> None:
+        self._tools = tools
+
+    def __getitem__(self, name: str) -> Tool:
+        found = self._tools[name]
+        if found.needs_deps:
+            raise BadAgent(
+                f"{name} needs ctx.deps, and there are none; pass Runner(..., deps=...), "
+                "on the command line --deps MODULE:NAME"
+            )
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tools)
+
+    def __len__(self) -> int:
+        return len(self._tools)
 
 
 def by_name(tools: Iterable[Tool]) -> Mapping[str, Tool]:

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from types import FrameType, MethodType
-from typing import Any, Generic, Literal, NotRequired, get_args, get_origin, get_type_hints
+from types import FrameType, MethodType, UnionType
+from typing import Any, Generic, Literal, NotRequired, Union, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from typing_extensions import TypedDict, TypeVar
@@ -282,17 +282,13 @@ class Tool:
             annotation = hints.get(parameter.name, Any)
             if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
                 raise BadTool(f"tool {self.name}: {parameter} must be an argument with a name of its own")
-            if is_context(annotation):
+            if (context := context_in(annotation)) is not None:
                 if self._context_name is not None:
                     raise BadTool(
                         f"tool {self.name}: {self._context_name} and {parameter.name} are both a ToolContext"
                     )
                 self._context_name = parameter.name
-                self.needs_deps = bool(set(get_args(annotation)) - {type(None), Any})
-            elif any(is_context(part) for part in get_args(annotation)):
-                raise BadTool(
-                    f"tool {self.name}: {parameter}: annotate it with ToolContext alone; it is always there"
-                )
+                self.needs_deps = bool(set(get_args(context)) - {type(None), Any})
             elif parameter.default is parameter.empty:
                 fields[parameter.name] = annotation
             else:
@@ -329,7 +325,7 @@ class Tool:
             return
         hints = self._hints(self.probe, frame)
         names = list(inspect.signature(self.probe).parameters)
-        self._probe_contexts = [n for n in names if (get_origin(hints.get(n)) or hints.get(n)) is ToolContext]
+        self._probe_contexts = [n for n in names if context_in(hints.get(n)) is not None]
         asked = [n for n in names if n not in ("self", *self._probe_contexts)]
         if set(asked) - {"key", "args"}:
             raise BadTool(
@@ -532,9 +528,10 @@ def tool(  # every option of a tool
     return declare
 
 
-def is_context(annotation: Any) -> bool:
-    """Whether a parameter of that annotation gets the context."""
-    return (get_origin(annotation) or annotation) is ToolContext
+def context_in(annotation: Any) -> Any:
+    """Return the ``ToolContext`` that an annotation stands for, also where it says that it may be None."""
+    parts = (annotation, *get_args(annotation)) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    return next((part for part in parts if (get_origin(part) or part) is ToolContext), None)
 
 
 def describe(error: BaseException) -> str:
