@@ -9,10 +9,11 @@ from benchmarks.measure import Show
 
 TOOL = "search_policy"
 GOAL = "Refund order ORD-3300, 180.00, if the policy allows it"
-_WHY = "w" * 125
-_TEXT = "t" * 225
 BATCH = 1_000
 """How many events one save makes durable where a store is filled and nothing is timed."""
+
+_WHY = "w" * 125
+_TEXT = "t" * 225
 
 
 class BenchRun(AgentRun):

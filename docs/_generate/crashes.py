@@ -10,7 +10,7 @@ from agent_es.decider import Decision
 from agent_es.demo import GOAL, POLICY, RUN_ID, SCRIPT, RefundRun, open_store
 from agent_es.runtime import Performer, Runner
 from agent_es.state import RunState
-from agent_es.step import Append, Decide, NextDone, Request, Start
+from agent_es.step import Append, Decide, NextDone, Probe, Request, Start, Transact
 from agent_es.testing import Crash, CrashingRunner, CrashPoint, PaymentProvider
 from agent_es.tools import Effect, ToolContext, ToolSpec, tool
 
@@ -69,6 +69,9 @@ class Watched(CrashingRunner):
                 named.append(name(request))
                 return inner.perform(request)
 
+            def close(self) -> None:
+                inner.close()
+
         return Naming()
 
 
@@ -85,6 +88,8 @@ def name(request: Request) -> str:
             return f"start the body of step {step.idx}"
         case NextDone():
             return "wait for the body"
+        case Transact(_, step) | Probe(_, step):
+            return f"act on step {step.idx}"
 
 
 def table() -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from sqlalchemy import text
 
@@ -122,7 +122,7 @@ class Fate:
     waiting_for: str | None
 
     def __str__(self) -> str:
-        times = f"{self.happened}×" if self.happened else "0×"
+        times = {0: "did not happen", 1: "happened once"}.get(self.happened, f"happened {self.happened} times")
         return f"{times}, {self.status if self.waiting_for is None else 'in doubt'}"
 
 
@@ -176,8 +176,7 @@ def table() -> str:
 
 def cell(fate: Fate) -> str:
     """Say what became of a run, for the table."""
-    started = f"body started {fate.started}×"
-    return f"{fate}; {started}"
+    return f"{fate} (body started {fate.started} times)"
 
 
 def twice() -> str:

@@ -5,19 +5,28 @@ from datetime import UTC, datetime
 from inspect import getdoc
 from typing import Any, get_args
 
+from pydantic import AwareDatetime
 from pydantic.fields import FieldInfo
 
 from agent_es.events import (
     REGISTRY,
+    CompensationBegan,
+    CompensationEnded,
+    DoubtSettled,
     Event,
     Finished,
     JsonText,
     LlmDecided,
+    Parked,
+    Requeued,
     RunFailed,
     RunStarted,
+    Settlement,
     StepInDoubt,
     ToolFailed,
     ToolResult,
+    WaitBegan,
+    WaitEnded,
 )
 from agent_es.journal import JournalEntry
 
@@ -44,10 +53,26 @@ MEANINGS: Mapping[type[Event], Mapping[str, str]] = {
         "attempt": "0 where the step is queued, n where attempt n starts with this event",
         "key": "the idempotency key; absent for a `READ` tool and for a call that was refused",
         "call_id": "the provider's name for the call: kept as data, never used as a key",
+        "undoes": "the step whose effect this one undoes, while the run is compensated",
     },
     ToolResult: {"result": "what the tool gave, as the decider sees it"},
-    ToolFailed: {"error": "an object of two texts, `type` and `message`"},
+    ToolFailed: {
+        "error": "an object: `type`, `message`, and `applied`: false where the effect surely did not happen, true "
+        "where it did and its value is lost, null where nobody knows and the tool says that the decider is told",
+        "retry_at": "when the next attempt is due; absent where there is none and the decider sees the error",
+    },
     StepInDoubt: {"reason": "why nobody knows"},
+    DoubtSettled: {
+        "outcome": "`happened` or `did_not_happen`; or what the tool's `on_doubt` does: `skipped`, `told`",
+        "by": "the person, `probe`, or `on_doubt`",
+        "key": "the new key of a step that did not happen",
+    },
+    WaitBegan: {"wake_at": "when the run goes on"},
+    WaitEnded: {"reason": "what woke it"},
+    Parked: {"reason": "what this code cannot act on"},
+    Requeued: {"by": "the person"},
+    CompensationBegan: {"by": "who asked for it"},
+    CompensationEnded: {},
     Finished: {"answer": "what the run came to"},
     RunFailed: {"reason": "why the decider gave up"},
 }
@@ -88,7 +113,7 @@ EXAMPLES: Mapping[type[Event], tuple[int, Mapping[str, Any]]] = {
             "idx": 1,
             "tool": "process_refund",
             "attempt": 1,
-            "error": '{"message":"the order is closed","type":"NotApplied"}',
+            "error": '{"applied":false,"message":"the order is closed","type":"NotApplied"}',
         },
     ),
     StepInDoubt: (
@@ -101,6 +126,23 @@ EXAMPLES: Mapping[type[Event], tuple[int, Mapping[str, Any]]] = {
             "nobody can tell whether process_refund happened",
         },
     ),
+    DoubtSettled: (
+        9,
+        {
+            "idx": 1,
+            "tool": "process_refund",
+            "attempt": 5,
+            "outcome": "did_not_happen",
+            "by": "ann",
+            "key": "ORD-3300:refund:180.00#2",
+        },
+    ),
+    WaitBegan: (5, {"wake_at": datetime(2026, 7, 5, 10, 0, 7, tzinfo=UTC)}),
+    WaitEnded: (6, {"reason": "clock"}),
+    Parked: (4, {"reason": "run run-7f3a step 1: this program has no tool 'process_refund'; requeue it where it is"}),
+    Requeued: (5, {"by": "ann"}),
+    CompensationBegan: (7, {"by": "ann"}),
+    CompensationEnded: (10, {}),
     Finished: (6, {"answer": '"Refund of $180.00 for ORD-3300 is complete."'}),
     RunFailed: (5, {"reason": "the order is closed"}),
 }
@@ -140,6 +182,8 @@ def section(topic: str, cls: type[Event]) -> str:
             rows.append(f"| `{name}` | {shown(about)} | {meaning(cls, name, about)} |")
     entry = example(cls)
     told = (getdoc(cls) or "").replace("``", "`")
+    if len(rows) == 2:  # noqa: PLR2004  # the head alone
+        rows = ["It has no fields of its own."]
     return (
         f"## {cls.__name__}\n\n{told}\n\n"
         f"`type` is `{entry.type}`, the topic `{topic}`, the version {cls.class_version}.\n\n"
@@ -152,7 +196,13 @@ def shown(about: FieldInfo) -> str:
     """Say in words what JSON a field holds."""
     if JsonText.__metadata__[0] in about.metadata:  # type: ignore[attr-defined]
         return "any value"
-    kinds: Mapping[Any, str] = {str: "text", int: "number", Mapping[str, str]: "object of texts"}
+    kinds: Mapping[Any, str] = {
+        str: "text",
+        int: "number",
+        Mapping[str, str]: "object of texts",
+        AwareDatetime: "text, a time",
+        Settlement: "text",
+    }
     options = get_args(about.annotation)
     if type(None) in options:
         return f"{kinds[options[0]]}, may be absent"

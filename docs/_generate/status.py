@@ -9,6 +9,8 @@ from itertools import product
 from types import UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin
 
+from pydantic import AwareDatetime
+
 from agent_es.events import AnyEvent, Event, LlmDecided, RunStarted
 from agent_es.run import LEGAL
 from agent_es.state import RunState, Status, evolve, fold
@@ -88,7 +90,7 @@ def _choices(annotation: Any) -> tuple[Any, ...]:
         return get_args(annotation)
     if origin in (Union, UnionType):
         return (None,) if type(None) in get_args(annotation) else _choices(get_args(annotation)[0])
-    known: dict[Any, tuple[Any, ...]] = {str: ("null",), int: (1,), bool: (False, True), datetime: (NOON,)}
+    known: dict[Any, tuple[Any, ...]] = {str: ("null",), int: (1,), AwareDatetime: (NOON,)}
     if annotation in known:
         return known[annotation]
     return ({},) if "Mapping" in str(annotation) else ((),)

@@ -51,7 +51,7 @@ def test_the_tree_in_the_errors_docstring_is_the_tree_of_classes() -> None:
 
     tree = walk(errors.AgentError, 0)
     assert [name for _, name in drawn] == [name for _, name in tree]
-    assert [min(depth, 2) for depth, _ in drawn] == [depth for depth, _ in tree]
+    assert [depth for depth, _ in drawn] == [depth for depth, _ in tree]
 
 
 def test_an_errors_docstring_is_its_default_message() -> None:
