@@ -181,6 +181,11 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
         """The run as folded so far."""
         return self._state
 
+    @property
+    def recorded(self) -> RunState:
+        """The run as the store has it."""
+        return self._recorded
+
     def __setattr__(self, name: str, value: Any) -> None:
         if self._clock is None:
             raise AttributeError(
@@ -320,8 +325,14 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
 
     def collect_events(self) -> Sequence[CanMutateAggregate[UUID]]:
         """Return what was pending; from now on it counts as recorded."""
+        pending = tuple(self.pending_events)
+        self.mark_recorded()
+        return pending
+
+    def mark_recorded(self) -> None:
+        """Count what was pending as recorded: the store made it durable."""
         self._recorded = self._state
-        return super().collect_events()
+        self.pending_events.clear()
 
     def discard(self) -> None:
         """Forget what is pending: the store refused it."""

@@ -41,7 +41,7 @@ from agent_es.journal import JournalEntry, timestamp
 from agent_es.run import AgentRun, Clock
 from agent_es.state import RunState, Status, evolve, fold
 from agent_es.store.mapper import EventMapper, Row
-from agent_es.store.projection import Claim, claims_of, row_of
+from agent_es.store.projection import Change, Claim, change_of, claims_of, row_of
 from agent_es.store.recorder import Factory, KeyHeld, RunRecorder
 from agent_es.store.tables import runs, schema
 from agent_es.values import canonical, decode
@@ -144,7 +144,14 @@ class RunStore(Application[UUID]):
 
     def load(self, run_id: str, version: int | None = None) -> RunState:
         """Return the run's state, or the one it had after ``version`` events; raise ``RunNotFound``."""
-        return self.mapper.fold(self._rows(run_id, version))
+        if version is not None and version < 1:
+            raise RunNotFound(f"run {run_id} has no version {version}: versions count from 1")
+        state = self.recorder.read(stream_id(run_id), self.mapper.fold, upto=version)
+        if not state.version:
+            raise self._not_found(run_id)
+        if version is not None and state.version < version:
+            raise RunNotFound(f"run {run_id} has no version {version}: its last is {state.version}")
+        return state
 
     def aggregate(self, agent: type[Run], run_id: str) -> Run:
         """Return the run, ready to take commands."""
@@ -209,8 +216,8 @@ class RunStore(Application[UUID]):
                 session.commit()
                 events: list[AnyEvent] = list(run.pending_events)  # type: ignore[arg-type]
                 stored = [self.mapper.to_stored_event(event) for event in events]
-                row = row_of(run.state)
-                self.recorder.append_in(connection, stored, row, claims_of(run.state.run_id, events))
+                change = change_of(run.state, run.recorded)
+                self.recorder.append_in(connection, stored, change, claims_of(run.state.run_id, events))
         except es.IntegrityError as error:
             run.discard()
             if stored and self._rows_after(stored):
@@ -223,7 +230,7 @@ class RunStore(Application[UUID]):
         except BaseException:
             run.discard()
             raise
-        run.collect_events()
+        run.mark_recorded()
 
     def _rows_after(self, stored: Sequence[StoredEvent]) -> bool:
         first = stored[0]
@@ -312,12 +319,12 @@ class RunStore(Application[UUID]):
         stored = [self.mapper.to_stored_event(event) for event in events]
         claims = claims_of(run.state.run_id, events)
         try:
-            self._append_once(stored, row_of(run.state), claims)
+            self._append_once(run, stored, claims)
         except KeyHeld as held:
             raise self._key_reused(held) from None
         except es.IntegrityError:
             raise self._moved(run.state.run_id, stored) from None
-        run.collect_events()
+        run.mark_recorded()
 
     @staticmethod
     def _moved(run_id: str, stored: Sequence[StoredEvent]) -> RunMoved:
@@ -326,8 +333,9 @@ class RunStore(Application[UUID]):
             "this execution stopped and recorded nothing more"
         )
 
-    def _append_once(self, stored: Sequence[StoredEvent], row: Any, claims: Sequence[Claim]) -> None:
+    def _append_once(self, run: AgentRun, stored: Sequence[StoredEvent], claims: Sequence[Claim]) -> None:
         """Append, where an error may have hidden a success: read back, and append only what is not there."""
+        row = change_of(run.state, run.recorded) if stored[0].originator_version > 1 else row_of(run.state)
         unknown: Exception | None = None
         for tries in range(APPEND_TRIES):
             if tries:
@@ -347,7 +355,7 @@ class RunStore(Application[UUID]):
         if self._is_there(stored):
             return
         raise AppendUnknown(
-            f"run {row[-1]}: {APPEND_TRIES} appends failed, the last with: {unknown}; resume it to find out"
+            f"run {run.state.run_id}: {APPEND_TRIES} appends failed, the last with: {unknown}; resume it to find out"
         ) from unknown
 
     def _is_there(self, stored: Sequence[StoredEvent]) -> bool:
@@ -395,7 +403,7 @@ class RunStore(Application[UUID]):
         Leases are left alone.  A run that this code cannot read keeps the row that it has.
         """
 
-        def project(rows: list[Row]) -> tuple[Any, Sequence[Claim]] | None:
+        def project(rows: list[Row]) -> tuple[Change, Sequence[Claim]] | None:
             try:
                 state = self.mapper.fold(rows)
                 stream = stream_id(state.run_id)
@@ -412,7 +420,7 @@ class RunStore(Application[UUID]):
     def close(self) -> None:
         """Close the connections; a store that is used again opens new ones."""
         super().close()
-        self.recorder.datastore.engine.dispose()
+        self.recorder.datastore.close()
 
     def construct_factory(self, env: Environment) -> InfrastructureFactory[Any]:
         """Return the factory of our datastore and recorder."""
@@ -429,14 +437,10 @@ class RunStore(Application[UUID]):
         """Return a repository that folds with our projector."""
         return RunRepository(event_store=self.events)
 
-    def _rows(self, run_id: str, version: int | None = None) -> list[Row]:
-        if version is not None and version < 1:
-            raise RunNotFound(f"run {run_id} has no version {version}: versions count from 1")
-        rows = self.recorder.rows(stream_id(run_id), upto=version)
+    def _rows(self, run_id: str) -> list[Row]:
+        rows = self.recorder.rows(stream_id(run_id))
         if not rows:
             raise self._not_found(run_id)
-        if version is not None and rows[-1][0] < version:
-            raise RunNotFound(f"run {run_id} has no version {version}: its last is {rows[-1][0]}")
         return rows
 
     def _not_found(self, run_id: str) -> RunNotFound:

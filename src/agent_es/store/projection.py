@@ -11,35 +11,49 @@ from agent_es.events import AnyEvent, LlmDecided
 from agent_es.state import RunState
 from agent_es.values import canonical, digest
 
-ROW_COLUMNS = (
+Columns = tuple[str, ...]
+Values = tuple[str | float | None, ...]
+Change = tuple[Columns, Values]
+"""Columns of a row, the one that finds the row last, and their values."""
+
+ALL: Columns = (
     "agent",
     "goal",
-    "status",
-    "waiting_for",
-    "cursor",
-    "wake_at",
     "tags",
     "started_at",
+    "status",
+    "waiting_for",
+    "wake_at",
+    "cursor",
     "updated_at",
     "run_id",
 )
-"""The projected columns, the one that finds the row last."""
+"""Every projected column."""
+STATUS: Columns = ALL[4:]
+"""What an event may change that moves a run to another status."""
+CURSOR: Columns = ALL[7:]
+"""What every other event changes: nothing that has an index, which would be written too."""
 
 
-def row_of(state: RunState) -> tuple[str | float | None, ...]:
-    """Return the values of ``ROW_COLUMNS``."""
-    return (
-        state.agent,
-        state.goal,
-        state.status.value,
-        state.waiting_for,
-        state.version,
-        None if state.wake_at is None else state.wake_at.timestamp(),
-        canonical(dict(state.tags)),
-        _seconds(state.started_at),
-        _seconds(state.updated_at),
-        state.run_id,
-    )
+def row_of(state: RunState) -> Change:
+    """Return the whole row."""
+    first = (state.agent, state.goal, canonical(dict(state.tags)), _seconds(state.started_at))
+    return ALL, (*first, *_status_of(state), *_cursor_of(state))
+
+
+def change_of(state: RunState, before: RunState) -> Change:
+    """Return what changes in the row of a run that was started before."""
+    if _status_of(state) == _status_of(before):
+        return CURSOR, _cursor_of(state)
+    return STATUS, (*_status_of(state), *_cursor_of(state))
+
+
+def _status_of(state: RunState) -> Values:
+    return state.status.value, state.waiting_for, None if state.wake_at is None else _seconds(state.wake_at)
+
+
+def _cursor_of(state: RunState) -> Values:
+    return state.version, _seconds(state.updated_at), state.run_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ Rule 3: the hot path speaks SQL on the driver's own connection; the event store 
 """
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import eventsourcing.persistence as es
@@ -23,7 +23,7 @@ from agent_es.errors import SchemaMismatch, StoreUnusable
 from agent_es.events import stream_id
 from agent_es.store.datastore import Datastore, patiently
 from agent_es.store.mapper import Row
-from agent_es.store.projection import ROW_COLUMNS, Claim
+from agent_es.store.projection import ALL, CURSOR, STATUS, Change, Claim
 from agent_es.store.tables import SCHEMA_VERSION, keys, metadata, runs, schema
 
 _ALL = 2**63 - 1
@@ -31,7 +31,7 @@ _ALL = 2**63 - 1
 
 _INSERT_KEY = f"INSERT INTO {keys.name} VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
 
-RowValues = tuple[str | float | None, ...]
+T = TypeVar("T")
 
 
 class KeyHeld(Exception):  # never leaves the store: it becomes KeyReused, which says more
@@ -51,7 +51,6 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         events = self.events_table_name
-        others = ROW_COLUMNS[:-1]
         self._insert_event = (
             f"INSERT INTO {events} (originator_id, originator_version, topic, state) VALUES (?, ?, ?, ?)"
         )
@@ -61,15 +60,15 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
             "ORDER BY originator_version"
         )
         self._select_streams = f"SELECT DISTINCT originator_id FROM {events}"
-        self._insert_row = (
-            f"INSERT INTO {runs.name} ({', '.join(ROW_COLUMNS)}) VALUES ({', '.join('?' * len(ROW_COLUMNS))})"
-        )
-        self._update_row = (
-            f"UPDATE {runs.name} SET {', '.join(f'{name} = ?' for name in others)} WHERE run_id = ? AND cursor = ?"
-        )
+        self._insert_row = f"INSERT INTO {runs.name} ({', '.join(ALL)}) VALUES ({', '.join('?' * len(ALL))})"
         self._upsert_row = f"{self._insert_row} ON CONFLICT (run_id) DO UPDATE SET " + ", ".join(
-            f"{name} = excluded.{name}" for name in others
+            f"{name} = excluded.{name}" for name in ALL[:-1]
         )
+        self._update_row = {
+            columns: f"UPDATE {runs.name} SET {', '.join(f'{name} = ?' for name in columns[:-1])} "
+            "WHERE run_id = ? AND cursor = ?"
+            for columns in (STATUS, CURSOR)
+        }
 
     def create_table(self) -> None:
         """Leave the tables to ``open``, which knows whether they may be made."""
@@ -128,7 +127,7 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
     def append(
         self,
         stored: Sequence[StoredEvent],
-        row: RowValues,
+        row: Change,
         claims: Sequence[Claim] = (),
     ) -> None:
         """Insert the events, what they claim, and the row they lead to, in one transaction.
@@ -138,7 +137,7 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
         """
         self.append_all([(stored, row, claims)])
 
-    def append_all(self, batch: Sequence[tuple[Sequence[StoredEvent], RowValues, Sequence[Claim]]]) -> None:
+    def append_all(self, batch: Sequence[tuple[Sequence[StoredEvent], Change, Sequence[Claim]]]) -> None:
         """Append to several runs, in one transaction."""
         with driver_errors(), self.datastore.writing() as connection:
             for stored, row, claims in batch:
@@ -148,7 +147,7 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
         self,
         connection: sqlite3.Connection,
         stored: Sequence[StoredEvent],
-        row: RowValues,
+        row: Change,
         claims: Sequence[Claim],
     ) -> None:
         """Append inside a transaction that somebody else commits."""
@@ -159,7 +158,7 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
         self,
         connection: sqlite3.Connection,
         stored: Sequence[StoredEvent],
-        row: RowValues,
+        row: Change,
         claims: Sequence[Claim],
     ) -> None:
         before = stored[0].originator_version - 1
@@ -170,34 +169,39 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
             )
         for claim in claims:
             self._claim(connection, claim)
-        if before == 0:
-            connection.execute(self._insert_row, row)
-        elif connection.execute(self._update_row, (*row, before)).rowcount != 1:
-            raise es.IntegrityError(f"the row of run {row[-1]} is not at version {before}")
+        columns, values = row
+        if columns is ALL:
+            connection.execute(self._insert_row, values)
+        elif connection.execute(self._update_row[columns], (*values, before)).rowcount != 1:
+            raise es.IntegrityError(f"the row of run {values[-1]} is not at version {before}")
 
     def rows(self, stream: UUID, *, after: int = 0, upto: int | None = None) -> list[Row]:
         """Return version, topic and state of a stream's events with ``after < version <= upto``."""
-        return self._read(self._select, (stream.bytes, after, _ALL if upto is None else upto))
+        return self.read(stream, list, after=after, upto=upto)
+
+    def read(self, stream: UUID, take: Callable[[Iterable[Row]], T], *, after: int = 0, upto: int | None = None) -> T:
+        """Hand what ``rows`` returns to ``take`` while it is read: a long stream is never held as a whole."""
+        return self._read(self._select, (stream.bytes, after, _ALL if upto is None else upto), take)
 
     def select_runs(self, where: str, values: Sequence[Any], limit: int | None) -> list[tuple[Any, ...]]:
         """Return rows of the runs table, the run that changed last first."""
         names = ", ".join(column.name for column in runs.columns)
         sql = f"SELECT {names} FROM {runs.name} {where} ORDER BY updated_at DESC, run_id LIMIT ?"
-        return self._read(sql, (*values, -1 if limit is None else limit))
+        return self._read(sql, (*values, -1 if limit is None else limit), list)
 
     def count_runs(self) -> int:
         """Return how many rows the runs table has."""
-        ((count,),) = self._read(f"SELECT count(*) FROM {runs.name}", ())
+        ((count,),) = self._read(f"SELECT count(*) FROM {runs.name}", (), list)
         return int(count)
 
-    def _read(self, sql: str, values: Sequence[Any]) -> list[Any]:
+    def _read(self, sql: str, values: Sequence[Any], take: Callable[[Iterable[Any]], T]) -> T:
         try:
             with self.datastore.raw() as connection:
-                return patiently(lambda: connection.execute(sql, values).fetchall(), self.datastore.patience)
+                return patiently(lambda: take(connection.execute(sql, values)), self.datastore.patience)
         except sqlite3.Error as error:
             raise StoreUnusable(f"{self.datastore.engine.url} cannot be read: {error}; restore a backup") from error
 
-    def rebuild(self, project: Callable[[list[Row]], tuple[RowValues, Sequence[Claim]] | None]) -> int:
+    def rebuild(self, project: Callable[[list[Row]], tuple[Change, Sequence[Claim]] | None]) -> int:
         """Make rows and keys again from the events, in one transaction; return how many runs there are.
 
         ``project`` gives a stream's row and claims, or None where it cannot be read: then its row stays as it is.
@@ -210,7 +214,7 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
             for stream in streams:
                 projected = project(connection.execute(self._select, (stream, 0, _ALL)).fetchall())
                 if projected is not None:
-                    connection.execute(self._upsert_row, projected[0])
+                    connection.execute(self._upsert_row, projected[0][1])
                     claims.extend(projected[1])
                     readable.add(stream)
             kept = set()

@@ -37,7 +37,7 @@ runs = Table(
     Column("lease_owner", Text),
     Column("lease_token", Integer, nullable=False, server_default="0", comment="it only ever grows"),
     Column("lease_until", Float),
-    Index("agent_es_runs_by_status", "status", "updated_at"),
+    Index("agent_es_runs_by_status", "status", "waiting_for"),
 )
 
 keys = Table(
