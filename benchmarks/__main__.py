@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from benchmarks import append, load, load_growth, writers
+from benchmarks import append, load, load_growth, startup, writers
 from benchmarks.measure import Measure, Report, Show
 
 
@@ -31,6 +31,8 @@ class Workload(StrEnum):
     WRITERS = "writers"
     LOAD = "load"
     LOAD_GROWTH = "load_growth"
+    HELP = "help"
+    IMPORTS = "imports"
 
 
 MEASURES: Mapping[Workload, Measure] = {
@@ -38,6 +40,8 @@ MEASURES: Mapping[Workload, Measure] = {
     Workload.WRITERS: writers.measure,
     Workload.LOAD: load.measure,
     Workload.LOAD_GROWTH: load_growth.measure,
+    Workload.HELP: startup.measure_help,
+    Workload.IMPORTS: startup.measure_imports,
 }
 
 PACKAGES = ("agent-es", "eventsourcing", "eventsourcing-sqlalchemy", "sqlalchemy", "pydantic", "pydantic-core")

@@ -95,6 +95,10 @@ class Samples:
         ratios = self._ratios(side, other)
         return min(ratios), max(ratios)
 
+    def differences(self, side: str, other: str) -> list[float]:
+        """Return the rounds' differences, in seconds."""
+        return [a - b for a, b in zip(self._seconds[side], self._seconds[other], strict=True)]
+
     def _ratios(self, side: str, other: str) -> list[float]:
         return [a / b for a, b in zip(self._seconds[side], self._seconds[other], strict=True)]
 

@@ -583,7 +583,7 @@ class Runner:
             run = self._open(run_id, agent)
             check_same(run.state, agent.agent_name, None, None if input is None else canonical(input))
             return run, True
-        state = self.store.start(agent, run_id=run_id or f"run-{uuid4().hex[:12]}", goal=goal, input=input, tags=tags)
+        state = self.store.start(agent, run_id=run_id or new_run_id(), goal=goal, input=input, tags=tags)
         if state.resumed:
             self._tell_resumed(state)
         else:
@@ -673,6 +673,11 @@ def finish(value: Any) -> Any:
 def spawn(function: Callable[..., object], *args: object) -> None:
     """Start a daemon thread: one that cannot be stopped must not keep the interpreter alive."""
     threading.Thread(target=function, args=args, daemon=True).start()
+
+
+def new_run_id() -> str:
+    """Return an id that no run has."""
+    return f"run-{uuid4().hex[:12]}"
 
 
 class WithoutDeps(Mapping[str, Tool]):

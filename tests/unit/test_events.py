@@ -11,14 +11,21 @@ from agent_es import events
 from agent_es.events import (
     REGISTRY,
     TOPICS,
+    CompensationBegan,
+    CompensationEnded,
+    DoubtSettled,
     Event,
     Finished,
     LlmDecided,
+    Parked,
+    Requeued,
     RunFailed,
     RunStarted,
     StepInDoubt,
     ToolFailed,
     ToolResult,
+    WaitBegan,
+    WaitEnded,
     stream_id,
 )
 from agent_es.testing import FrozenClock
@@ -32,7 +39,17 @@ EVERY_EVENT: list[Event] = [
     LlmDecided(timestamp=AT, idx=0, turn=0, tool="search", args='{"q":1}', attempt=1, key="k", call_id="call_1"),
     ToolResult(timestamp=AT, idx=0, tool="search", attempt=1, result='"14 days"'),
     ToolFailed(timestamp=AT, idx=0, tool="search", attempt=1, error='{"type":"ValueError"}'),
+    ToolFailed(timestamp=AT, idx=0, tool="search", attempt=1, error='{"type":"ValueError"}', retry_at=AT),
     StepInDoubt(timestamp=AT, idx=0, tool="search", attempt=5, reason="time-out"),
+    DoubtSettled(timestamp=AT, idx=0, tool="search", attempt=5, outcome="happened", by="ann"),
+    DoubtSettled(timestamp=AT, idx=0, tool="search", attempt=5, outcome="did_not_happen", by="probe", key="k#2"),
+    WaitBegan(timestamp=AT, wake_at=AT),
+    WaitEnded(timestamp=AT, reason="clock"),
+    Parked(timestamp=AT, reason="this program has no tool 'search'"),
+    Requeued(timestamp=AT, by="ann"),
+    LlmDecided(timestamp=AT, idx=1, turn=1, tool="undo", args="{}", attempt=1, key="k", undoes=0),
+    CompensationBegan(timestamp=AT, by="ann"),
+    CompensationEnded(timestamp=AT),
     Finished(timestamp=AT, answer='"done"'),
     RunFailed(timestamp=AT, reason="no such order"),
 ]
@@ -45,6 +62,13 @@ def test_the_topics_are_these_for_ever() -> None:
         "agent_es:ToolResult",
         "agent_es:ToolFailed",
         "agent_es:StepInDoubt",
+        "agent_es:DoubtSettled",
+        "agent_es:WaitBegan",
+        "agent_es:WaitEnded",
+        "agent_es:Parked",
+        "agent_es:Requeued",
+        "agent_es:CompensationBegan",
+        "agent_es:CompensationEnded",
         "agent_es:Finished",
         "agent_es:RunFailed",
     }
@@ -55,6 +79,7 @@ def test_every_event_that_the_schema_defines_can_be_read_back_and_nothing_else()
 
     assert set(REGISTRY.values()) == defined
     assert {REGISTRY[topic] for topic in TOPICS.values()} == defined
+    assert {type(event) for event in EVERY_EVENT} == defined
 
 
 @pytest.mark.parametrize("event", EVERY_EVENT, ids=lambda event: type(event).__name__)
@@ -87,9 +112,24 @@ def test_a_field_of_another_type_is_refused_and_not_converted(wrong: dict[str, A
         LlmDecided(**{**values, **wrong})
 
 
-def test_a_time_without_a_zone_is_refused_for_nobody_knows_when_it_is() -> None:
-    with pytest.raises(ValidationError, match="timestamp"):
-        Finished(timestamp=datetime(2026, 7, 5, 10), answer="1")  # noqa: DTZ001
+@pytest.mark.parametrize(
+    ("cls", "name"), [(Finished, "timestamp"), (WaitBegan, "wake_at"), (ToolFailed, "retry_at")], ids=str
+)
+def test_a_time_without_a_zone_is_refused_for_nobody_knows_when_it_is(cls: type[Event], name: str) -> None:
+    (event, *_) = (it for it in reversed(EVERY_EVENT) if type(it) is cls)
+    values = {field: getattr(event, field) for field in cls.model_fields}
+
+    with pytest.raises(ValidationError, match=name):
+        cls(**{**values, name: datetime(2026, 7, 5, 10)})  # noqa: DTZ001
+
+
+def test_a_doubt_comes_to_one_of_four_outcomes_and_to_no_other() -> None:
+    values: dict[str, Any] = {"timestamp": AT, "idx": 0, "tool": "search", "attempt": 1, "by": "ann"}
+
+    for outcome in ("happened", "did_not_happen", "skipped", "told"):
+        assert DoubtSettled(**values, outcome=outcome).outcome == outcome
+    with pytest.raises(ValidationError, match="outcome"):
+        DoubtSettled(**values, outcome="perhaps")
 
 
 def test_the_columns_of_the_store_are_not_stored_twice() -> None:

@@ -6,18 +6,44 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
-from typing import Any
+from typing import Any, Optional, Union
+from zoneinfo import ZoneInfo
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
-from agent_es.errors import BadArguments, BadTool, NotApplied, OutcomeUnknown
+from agent_es.errors import (
+    BadArguments,
+    BadTool,
+    EffectError,
+    KeyMismatch,
+    NotApplied,
+    OutcomeUnknown,
+    ResultDoesNotFit,
+)
 from agent_es.run import AgentRun
-from agent_es.state import RunState
-from agent_es.tools import CallTool, Effect, Failed, Retry, Returned, Tool, ToolContext, Unknown, tool
+from agent_es.state import RunState, Step
+from agent_es.tools import (
+    DEFAULT_RETRY,
+    CallTool,
+    DidNotHappen,
+    Effect,
+    Failed,
+    Happened,
+    Retry,
+    Returned,
+    Tool,
+    ToolContext,
+    Unknown,
+    tool,
+)
+from agent_es.values import canonical
 
 READ = tool(effect=Effect.READ)
 IDEMPOTENT = tool(effect=Effect.IDEMPOTENT)
+TRANSACTIONAL = tool(effect=Effect.TRANSACTIONAL)
+PROBED = tool(effect=Effect.PROBED, probe=lambda: None)
+AT_MOST_ONCE = tool(effect=Effect.AT_MOST_ONCE)
 
 
 @dataclass(frozen=True)
@@ -40,6 +66,10 @@ def refund(ctx: ToolContext[Gateway], order_id: str, amount: Decimal) -> tuple[s
 
 
 CONTEXT = ToolContext(Gateway("acme"), run_id="run-7f3a", idx=1, attempt=2, idempotency_key="ORD-3300:refund:180.00")
+
+
+def done(tool_name: str, value_json: str) -> Step:
+    return Step(4, 4, tool_name, "{}", None, 1, None, "done", value_json)
 
 
 # Declaring one.
@@ -67,12 +97,72 @@ def test_an_effect_that_is_none_of_the_five_is_refused() -> None:
         declare(refund)
 
 
-@pytest.mark.parametrize("effect", [Effect.TRANSACTIONAL, Effect.PROBED, Effect.AT_MOST_ONCE])
-def test_an_effect_that_this_version_cannot_keep_is_refused(effect: Any) -> None:
-    declare = tool(effect=effect)
+@pytest.mark.parametrize("declare", [READ, IDEMPOTENT, TRANSACTIONAL, PROBED, AT_MOST_ONCE])
+def test_every_effect_may_be_declared_and_a_decider_sees_it(declare: Callable[..., Tool]) -> None:
+    made = declare(refund)
 
-    with pytest.raises(BadTool, match="tool refund: this version keeps the effects read, idempotent only"):
-        declare(refund)
+    assert made.spec.effect is made.effect
+
+
+async def awaiting(order_id: str) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("options", "function", "says"),
+    [
+        ({"effect": "probed"}, search, "a PROBED tool needs `probe=`"),
+        (
+            {"effect": "read", "probe": lambda: None},
+            search,
+            "only a PROBED tool, or an IDEMPOTENT one with a `key_ttl`",
+        ),
+        ({"effect": "at_most_once", "probe": lambda: None}, search, "only a PROBED tool"),
+        ({"effect": "transactional", "probe": lambda: None}, search, "only a PROBED tool"),
+        ({"effect": "idempotent", "probe": lambda: None}, search, "only a PROBED tool"),
+        ({"effect": "at_most_once", "key_ttl": 60}, search, "only an IDEMPOTENT tool has a `key_ttl`"),
+        ({"effect": "read", "on_doubt": "resend"}, search, "a READ tool leaves no doubt and nothing to undo"),
+        ({"effect": "read", "compensate": "undo"}, search, "a READ tool leaves no doubt and nothing to undo"),
+        ({"effect": "idempotent", "on_doubt": "ask"}, search, "on_doubt='ask' is none of park, resend, skip, tell"),
+        (
+            {"effect": "idempotent", "on_key_reuse": "last"},
+            search,
+            "on_key_reuse='last' is none of refuse, return_first",
+        ),
+        ({"effect": "transactional"}, awaiting, "holds a transaction and cannot wait in it; make it synchronous"),
+        ({"effect": "read", "aliases": ["look up"]}, search, "a name is an identifier of at most 64 characters"),
+    ],
+    ids=lambda it: it if isinstance(it, str) else None,
+)
+def test_an_option_that_cannot_work_with_the_effect_is_an_error_of_the_declaration(
+    options: dict[str, Any], function: Callable[..., Any], says: str
+) -> None:
+    declare = tool(**options)
+
+    with pytest.raises(BadTool) as caught:
+        declare(function)
+
+    assert says in str(caught.value)
+
+
+def test_an_idempotent_tool_whose_keys_end_may_be_probed_too() -> None:
+    made = tool(effect="idempotent", key_ttl=60, probe=lambda key: None)(search)
+
+    assert (made.key_ttl, made.on_doubt, made.on_key_reuse) == (60, "park", "refuse")
+
+
+@pytest.mark.parametrize("asked", [lambda order_id: None, lambda key, args, more: None, lambda self, it: None])
+def test_a_probe_is_asked_with_key_and_args_and_nothing_else(asked: Callable[..., object]) -> None:
+    declare = tool(effect=Effect.PROBED, probe=asked)
+
+    with pytest.raises(BadTool, match="tool search: its probe takes key and args"):
+        declare(search)
+
+
+def test_two_contexts_are_one_too_many() -> None:
+    def find(ctx: ToolContext, also: ToolContext[Gateway]) -> None: ...
+
+    with pytest.raises(BadTool, match="tool find: ctx and also are both a ToolContext"):
+        READ(find)
 
 
 def test_a_read_tool_has_no_key() -> None:
@@ -174,7 +264,7 @@ def test_an_annotation_may_name_what_stands_around_the_declaration() -> None:
     @tool(effect=Effect.READ)
     def find(order_id: str) -> "Parcel": ...  # type: ignore[empty-body]
 
-    assert find.result_of('{"order_id":"ORD-3300"}') == Parcel(order_id="ORD-3300")
+    assert find.result_of(done("find", '{"order_id":"ORD-3300"}')) == Parcel(order_id="ORD-3300")
 
 
 # What a decider sees.
@@ -202,17 +292,54 @@ def by_another_name(query: str, *, injected: ToolContext[Gateway]) -> None: ...
 def maybe(query: str, ctx: ToolContext[Gateway] | None = None) -> None: ...
 
 
+def maybe_in_old_words(query: str, ctx: Optional[ToolContext[Gateway]] = None) -> None: ...  # noqa: UP045
+
+
+def maybe_unparametrized(query: str, ctx: Union[None, ToolContext] = None) -> None: ...  # noqa: UP007
+
+
 class Searching(AgentRun):
     @tool(effect=Effect.READ)
     def method(self, ctx: ToolContext[Gateway], query: str) -> tuple[str, str]:
         return self.state.run_id, f"{ctx.deps.name} looks for {query}"
 
 
-@pytest.mark.parametrize("made", [READ(plain), READ(by_another_name), READ(maybe), Searching.method], ids=str)
+INJECTED = [plain, by_another_name, maybe, maybe_in_old_words, maybe_unparametrized]
+
+
+@pytest.mark.parametrize("made", [*map(READ, INJECTED), Searching.method], ids=str)
 def test_the_context_and_self_are_injected_and_no_decider_sees_them(made: Tool) -> None:
     assert set(made.spec.parameters["properties"]) == {"query"}
     with pytest.raises(BadArguments, match="Extra inputs are not permitted"):
         made.call(query="refunds", ctx={"deps": None, "run_id": "forged", "idx": 0, "attempt": 1})
+
+
+@pytest.mark.parametrize(
+    ("annotation", "needs"),
+    [
+        (ToolContext[Gateway], True),
+        (ToolContext[Gateway] | None, True),
+        (ToolContext[Gateway | None], True),
+        (ToolContext, False),
+        (ToolContext[Any], False),
+        (ToolContext[None], False),
+        (ToolContext[Any] | None, False),
+        (str, False),
+    ],
+    ids=str,
+)
+def test_a_tool_says_whether_it_can_be_called_without_deps(annotation: Any, needs: bool) -> None:  # noqa: FBT001
+    def look(ctx: Any) -> None: ...
+
+    look.__annotations__["ctx"] = annotation
+
+    assert READ(look).needs_deps is needs
+
+
+def test_a_probe_that_needs_deps_says_so_too() -> None:
+    def find(ctx: ToolContext[Gateway]) -> None: ...
+
+    assert tool(effect=Effect.PROBED, probe=find)(search).needs_deps
 
 
 # Deciding to call one.
@@ -274,6 +401,7 @@ class Line:
     [
         Decimal("180.00"),
         datetime(2026, 7, 5, 10, tzinfo=UTC),
+        datetime(2026, 3, 7, 9, tzinfo=ZoneInfo("America/New_York")),
         Size.SMALL,
         Line(Decimal("1.50")),
         b"receipt",
@@ -292,7 +420,26 @@ def test_what_a_decision_was_checked_with_is_what_the_body_gets(value: Any) -> N
 
     args = made.call(it=value).args
 
-    assert made.validated(args) == {"it": value}
+    (back,) = made.validated(canonical(args)).values()
+    assert back == value
+    assert repr(back) == repr(value).replace("datetime.timezone.utc", "TzInfo(0)")
+
+
+@pytest.mark.parametrize(
+    "args", ["", "{", "[]", "null", "1", '{"query":1}', '{"query":"a","query":2}', '{"query":"a","more":1}', "{}"]
+)
+def test_journaled_arguments_that_do_not_fit_today_are_bad_arguments(args: str) -> None:
+    with pytest.raises(BadArguments, match="search: "):
+        READ(search).validated(args)
+
+
+def test_what_is_wrong_with_many_arguments_is_told_within_bounds() -> None:
+    extras = canonical({f"extra_{n}": n for n in range(1_000)})
+
+    with pytest.raises(BadArguments) as caught:
+        READ(search).validated(extras)
+
+    assert len(str(caught.value)) < 2_100
 
 
 # Calling one.
@@ -327,6 +474,112 @@ def test_a_tool_called_by_hand_is_the_plain_function() -> None:
 
     assert READ(search)("refunds", limit=1) == "1 policies on refunds"
     assert run.method(CONTEXT, "refunds") == ("run-7f3a", "acme looks for refunds")
+
+
+def test_a_context_that_may_be_missing_is_given_all_the_same() -> None:
+    def look(query: str, ctx: ToolContext[Gateway] | None = None) -> str:
+        return f"{ctx.deps.name if ctx else 'nobody'} looks for {query}"
+
+    assert READ(look).bind(None, CONTEXT, '{"query":"refunds"}')() == "acme looks for refunds"
+    assert look("refunds") == "nobody looks for refunds"
+
+
+def test_a_context_gives_each_provider_call_of_a_step_a_key_of_its_own() -> None:
+    again = ToolContext(Gateway("acme"), "run-7f3a", 1, 3, CONTEXT.idempotency_key)
+
+    assert CONTEXT.subkey("create") == again.subkey("create") == "ORD-3300:refund:180.00/create"
+    assert CONTEXT.subkey("pay") != CONTEXT.subkey("create")
+
+
+@pytest.mark.parametrize(
+    ("key", "name"), [(None, "create"), ("k", "")], ids=["a tool without a key", "a call without a name"]
+)
+def test_a_key_is_made_of_a_key_and_a_name(key: str | None, name: str) -> None:
+    context = ToolContext(None, "run-7f3a", 0, 1, key)
+
+    with pytest.raises(EffectError, match=r"ctx\.subkey\(name\) needs a name, and a tool with a key"):
+        context.subkey(name)
+
+
+def test_a_session_is_there_where_one_was_lent() -> None:
+    session = object()
+
+    assert ToolContext(None, "run-7f3a", 0, 1, "k", session).session is session
+    with pytest.raises(EffectError, match="for a TRANSACTIONAL tool only: declare the effect"):
+        _ = CONTEXT.session
+
+
+# Asking whether one happened.
+
+
+class Asked(AgentRun):
+    def find(self, ctx: ToolContext[Gateway], args: dict[str, Any], key: str) -> tuple[Any, ...]:
+        return self.state.run_id, ctx.deps.name, args, key
+
+    @tool(effect=Effect.PROBED, probe=find)
+    def pay(self, order_id: str, amount: Decimal) -> str: ...  # type: ignore[empty-body]
+
+
+def test_a_probe_gets_the_key_the_arguments_as_annotated_its_run_and_its_context() -> None:
+    run = Asked.of(RunState(run_id="run-7f3a"))
+
+    ask = Asked.pay.bind_probe(run, CONTEXT, '{"amount":"180.00","order_id":"A"}')
+
+    assert ask() == ("run-7f3a", "acme", {"amount": Decimal("180.00"), "order_id": "A"}, "ORD-3300:refund:180.00")
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        (lambda: "nothing", "nothing"),
+        (lambda key: key, "ORD-3300:refund:180.00"),
+        (lambda args: args, {"query": "x"}),
+    ],
+)
+def test_a_probe_gets_what_it_asks_for_only(asked: Callable[..., Any], answer: Any) -> None:
+    made = tool(effect=Effect.PROBED, probe=asked)(search)
+
+    assert made.bind_probe(None, CONTEXT, '{"query":"x"}')() == answer
+
+
+def test_a_tool_without_a_probe_is_not_asked() -> None:
+    with pytest.raises(BadTool, match="tool search has no probe"):
+        READ(search).bind_probe(None, CONTEXT, "{}")
+
+
+@pytest.mark.parametrize(
+    ("answer", "means"),
+    [
+        (Happened("refunded"), Returned('"refunded"')),
+        (DidNotHappen(), DidNotHappen()),
+        (None, Unknown("Probe", "the probe of search answered None")),
+        (True, Unknown("Probe", "the probe of search answered True")),
+        ("refunded", Unknown("Probe", "the probe of search answered 'refunded'")),
+        (Happened, Unknown("Probe", "the probe of search answered <class 'agent_es.tools.Happened'>")),
+        (DidNotHappen, Unknown("Probe", "the probe of search answered <class 'agent_es.tools.DidNotHappen'>")),
+    ],
+    ids=str,
+)
+def test_a_probe_says_happened_or_did_not_happen_and_anything_else_cannot_tell(answer: Any, means: object) -> None:
+    assert PROBED(search).probed(answer) == means
+
+
+def test_a_probe_that_found_what_cannot_be_recorded_cannot_tell() -> None:
+    outcome = PROBED(search).probed(Happened(5))
+
+    assert isinstance(outcome, Unknown)
+    assert outcome.type == "NotRecordable"
+
+
+# Undoing one.
+
+
+def test_a_tool_that_undoes_another_takes_of_its_arguments_and_result_what_it_has_names_for() -> None:
+    def cancel(order_id: str, result: str) -> None: ...
+
+    step = Step(4, 4, "book", '{"note":"x","order_id":"A"}', "k", 1, None, "done", '"booking 5"')
+
+    assert IDEMPOTENT(cancel).undoing(step) == CallTool("cancel", {"order_id": "A", "result": "booking 5"})
 
 
 # Keying one.
@@ -379,6 +632,11 @@ def test_arguments_that_the_template_cannot_write_are_bad_arguments() -> None:
         made.key_for("run-7f3a", 0, "{}")
 
 
+@pytest.mark.parametrize("declare", [IDEMPOTENT, TRANSACTIONAL, PROBED, AT_MOST_ONCE])
+def test_every_effect_but_a_read_has_a_key(declare: Callable[..., Tool]) -> None:
+    assert declare(search).key_for("run-7f3a", 0, '{"query":"refunds"}') == "run-7f3a:0:search"
+
+
 # What came of it.
 
 
@@ -390,43 +648,169 @@ def test_what_a_body_returns_is_recorded_as_annotated() -> None:
     outcome = made.returned(Line(Decimal("1.50")))
 
     assert outcome == Returned('{"price":"1.50"}')
-    assert made.result_of(outcome.value) == Line(Decimal("1.50"))
+    assert made.result_of(done("quote", outcome.value)) == Line(Decimal("1.50"))
 
 
-def test_a_result_that_cannot_be_recorded_is_a_failure_that_names_tool_and_type() -> None:
+@pytest.mark.parametrize("recorded", ['{"cost":"1.50"}', '"1.50"', "null", '{"price":"much"}', "cut {"])
+def test_a_result_that_does_not_fit_todays_annotation_names_step_tool_and_type(recorded: str) -> None:
+    def quote() -> Line: ...  # type: ignore[empty-body]
+
+    with pytest.raises(ResultDoesNotFit, match="step 4: the recorded result of quote does not fit Line: "):
+        READ(quote).result_of(done("quote", recorded))
+
+
+APPLIED = "ran and its effect has happened, so do not call it again for this"
+
+
+@pytest.mark.parametrize(
+    ("declare", "ran", "applied"),
+    [
+        (READ, "ran", False),
+        (TRANSACTIONAL, "ran", False),  # its rows go with the transaction
+        (IDEMPOTENT, APPLIED, True),
+        (PROBED, APPLIED, True),
+        (AT_MOST_ONCE, APPLIED, True),
+    ],
+)
+def test_a_result_that_cannot_be_recorded_is_a_failure_that_names_tool_and_type_and_what_became_of_the_effect(
+    declare: Callable[..., Tool],
+    ran: str,
+    applied: bool,  # noqa: FBT001
+) -> None:
     def wander() -> Any: ...
 
-    outcome = IDEMPOTENT(wander).returned(threading.Lock())
+    outcome = declare(wander).returned(threading.Lock())
 
-    assert outcome == Failed("NotRecordable", "wander ran, but its result cannot be recorded: lock is not JSON")
+    assert outcome == Failed(
+        "NotRecordable", f"wander {ran}; its result cannot be recorded: lock is not JSON", applied=applied
+    )
+
+
+@pytest.mark.parametrize("text", ["x" * 99, "é" * 49 + "x"], ids=["ASCII", "two bytes each"])
+def test_a_result_has_so_many_bytes_and_no_more(text: str) -> None:
+    def write() -> str: ...  # type: ignore[empty-body]
+
+    enough, too_few = (tool(effect="idempotent", max_result_bytes=n)(write) for n in (101, 100))
+
+    assert enough.returned(text) == Returned(f'"{text}"')
+    assert too_few.returned(text) == Failed(
+        "ResultTooLarge",
+        f"write {APPLIED}; its result has 101 bytes and max_result_bytes is 100: store it elsewhere and return "
+        "a reference",
+        applied=True,
+    )
 
 
 def test_a_result_that_is_not_as_annotated_is_a_failure() -> None:
     outcome = READ(search).returned(5)
 
     assert isinstance(outcome, Failed)
-    assert outcome.message.startswith("search ran, but its result cannot be recorded: int does not fit str")
+    assert outcome.message.startswith("search ran; its result cannot be recorded: int does not fit str")
+
+
+RETRY = Retry(non_retryable=(PermissionError,))
+LEAVES_NOTHING = [READ, TRANSACTIONAL]
+LEAVES_A_DOUBT = [IDEMPOTENT, PROBED, AT_MOST_ONCE]
+
+
+@pytest.mark.parametrize("declare", LEAVES_NOTHING)
+@pytest.mark.parametrize(
+    ("error", "may_retry"),
+    [
+        (ValueError("no"), True),
+        (TimeoutError("no"), True),
+        (OutcomeUnknown("no"), True),
+        (PermissionError("no"), False),
+        (NotApplied("no"), False),
+    ],
+    ids=repr,
+)
+def test_what_a_read_or_a_transaction_raises_is_a_failure(
+    declare: Callable[..., Tool],
+    error: Exception,
+    may_retry: bool,  # noqa: FBT001
+) -> None:
+    outcome = declare(search).raised(error, RETRY, first=True)
+
+    assert outcome == Failed(type(error).__name__, "no", may_retry=may_retry, applied=False)
+
+
+@pytest.mark.parametrize("declare", LEAVES_A_DOUBT)
+@pytest.mark.parametrize(
+    ("error", "may_retry"),
+    [
+        (ValueError("no"), True),
+        (TimeoutError("no"), True),
+        (BadArguments("no"), True),
+        (OutcomeUnknown("no"), True),
+        (PermissionError("no"), False),
+    ],
+    ids=repr,
+)
+def test_what_the_body_of_an_effect_raises_leaves_unknown_whether_it_happened(
+    declare: Callable[..., Tool],
+    error: Exception,
+    may_retry: bool,  # noqa: FBT001
+) -> None:
+    outcome = declare(search).raised(error, RETRY, first=True)
+
+    assert outcome == Unknown(type(error).__name__, "no", may_retry=may_retry)
+
+
+@pytest.mark.parametrize("declare", [*LEAVES_NOTHING, *LEAVES_A_DOUBT])
+@pytest.mark.parametrize("first", [True, False])
+def test_what_surely_was_not_applied_is_a_failure_whatever_the_effect(
+    declare: Callable[..., Tool],
+    first: bool,  # noqa: FBT001
+) -> None:
+    outcome = declare(search).raised(NotApplied("card refused"), RETRY, first=first)
+
+    assert outcome == Failed("NotApplied", "card refused", may_retry=False, applied=False)
+
+
+@pytest.mark.parametrize("declare", LEAVES_A_DOUBT)
+def test_a_key_that_the_provider_holds_with_other_parameters_was_not_applied_unless_it_was_sent_before(
+    declare: Callable[..., Tool],
+) -> None:
+    first, later = (declare(search).raised(KeyMismatch("taken"), RETRY, first=it) for it in (True, False))
+
+    assert first == Failed("KeyMismatch", "taken", may_retry=False, applied=False)
+    assert later == Unknown("KeyMismatch", "taken", may_retry=False)
+
+
+@pytest.mark.parametrize("declare", LEAVES_NOTHING)
+def test_a_read_that_took_too_long_failed(declare: Callable[..., Tool]) -> None:
+    outcome = declare(search).timed_out(1.5)
+
+    assert isinstance(outcome, Failed)
+    assert (outcome.type, outcome.applied, outcome.may_retry) == ("TimeoutError", False, False)
+    assert outcome.message == (
+        "search took longer than 1.5 s and cannot be stopped; a second attempt beside it is not started"
+    )
+
+
+@pytest.mark.parametrize("declare", LEAVES_A_DOUBT)
+def test_an_effect_that_took_too_long_may_have_happened_and_may_still(declare: Callable[..., Tool]) -> None:
+    outcome = declare(search).timed_out(1.5)
+
+    assert isinstance(outcome, Unknown)
+    assert not outcome.may_retry
+    assert "cannot be stopped" in outcome.message
+
+
+@pytest.mark.parametrize(("declare", "kind"), [(READ, Failed), (IDEMPOTENT, Unknown)])
+def test_what_was_cancelled_when_it_took_too_long_may_be_tried_again(
+    declare: Callable[..., Tool], kind: type[Failed | Unknown]
+) -> None:
+    assert declare(awaiting).timed_out(1.5) == kind("TimeoutError", "awaiting took longer than 1.5 s", may_retry=True)
 
 
 @pytest.mark.parametrize(
-    ("declare", "error", "outcome"),
-    [
-        (READ, ValueError("no"), Failed("ValueError", "no")),
-        (READ, TimeoutError("late"), Failed("TimeoutError", "late")),
-        (READ, NotApplied("no"), Failed("NotApplied", "no")),
-        (IDEMPOTENT, NotApplied("card refused"), Failed("NotApplied", "card refused")),
-        (IDEMPOTENT, OutcomeUnknown("cut off"), Unknown("OutcomeUnknown", "cut off")),
-        (IDEMPOTENT, TimeoutError("late"), Unknown("TimeoutError", "late")),
-        (IDEMPOTENT, ValueError("no"), Unknown("ValueError", "no")),
-        (IDEMPOTENT, BadArguments("no"), Unknown("BadArguments", "no")),
-    ],
+    ("outcome", "applied"),
+    [(Failed("E", "no"), "false"), (Failed("E", "no", applied=True), "true"), (Unknown("E", "no"), "null")],
 )
-def test_what_an_exception_means_depends_on_the_effect(
-    declare: Callable[..., Tool], error: Exception, outcome: Failed | Unknown
-) -> None:
-    made = declare(search)
-
-    assert made.raised(error) == outcome
+def test_what_is_recorded_of_a_failure_says_whether_it_was_applied(outcome: Failed | Unknown, applied: str) -> None:
+    assert outcome.error_json == f'{{"applied":{applied},"message":"no","type":"E"}}'
 
 
 class Declined(NotApplied):
@@ -434,7 +818,9 @@ class Declined(NotApplied):
 
 
 def test_a_kind_of_not_applied_of_the_users_own_is_a_failure_under_its_own_name() -> None:
-    assert IDEMPOTENT(refund).raised(Declined()) == Failed("Declined", "The card was declined.")
+    outcome = IDEMPOTENT(refund).raised(Declined(), RETRY, first=True)
+
+    assert outcome == Failed("Declined", "The card was declined.")
 
 
 class Mute(Exception):
@@ -452,6 +838,63 @@ class Mute(Exception):
     ids=["raises", "long", "surrogate"],
 )
 def test_the_message_of_an_exception_is_made_fit_to_record(error: Exception, message: str) -> None:
-    outcome = READ(search).raised(error)
+    outcome = READ(search).raised(error, RETRY, first=True)
 
-    assert outcome == Failed(type(error).__name__, message)
+    assert outcome == Failed(type(error).__name__, message, may_retry=True)
+
+
+# How often it is tried.
+
+
+def test_an_effect_asks_for_so_many_attempts_where_nobody_says_otherwise() -> None:
+    attempts = {effect: DEFAULT_RETRY[effect].max_attempts for effect in Effect}
+
+    assert attempts == {
+        Effect.READ: 5,
+        Effect.IDEMPOTENT: 5,
+        Effect.TRANSACTIONAL: 5,
+        Effect.PROBED: 5,
+        Effect.AT_MOST_ONCE: 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("declare", "may_retry"),
+    [(READ, False), (TRANSACTIONAL, False), (IDEMPOTENT, True), (PROBED, True)],
+)
+def test_where_nobody_says_otherwise_what_a_read_or_a_transaction_raises_is_final(
+    declare: Callable[..., Tool],
+    may_retry: bool,  # noqa: FBT001
+) -> None:
+    made = declare(search)
+
+    outcome = made.raised(OSError("down"), DEFAULT_RETRY[made.effect], first=True)
+
+    assert not isinstance(outcome, Returned)
+    assert outcome.may_retry is may_retry
+
+
+@pytest.mark.parametrize("effect", [Effect.IDEMPOTENT, Effect.PROBED])
+def test_where_nobody_says_otherwise_an_effect_waits_between_its_attempts(effect: Effect) -> None:
+    waits = [DEFAULT_RETRY[effect].delay(n, 0.0) for n in (1, 2, 3, 4)]
+
+    assert waits == [0.2, 0.4, 0.8, 1.6]
+
+
+def test_waits_grow_up_to_a_bound_and_are_spread_beyond_it() -> None:
+    retry = Retry(initial=1, factor=3, max_delay=5, jitter=0.5)
+
+    assert [retry.delay(n, 0.0) for n in (1, 2, 3)] == [1, 3, 5]
+    assert [retry.delay(n, 1.0) for n in (1, 2, 3)] == [1.5, 4.5, 7.5]
+    assert retry.delay(1_000_000, 0.0) == 5
+    assert Retry(initial=0).delay(3, 1.0) == 0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"initial": -1}, {"max_delay": -1}, {"jitter": -0.1}, {"factor": 0.5}, {"timeout": 0}, {"timeout": -1}],
+    ids=str,
+)
+def test_a_wait_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadTool, match="Retry"):
+        Retry(**wrong)

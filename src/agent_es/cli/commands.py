@@ -4,8 +4,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from datetime import UTC, datetime
 from getpass import getuser
@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
+import typer
 from rich.live import Live
 from rich.table import Table
 
@@ -21,7 +22,7 @@ from agent_es.cli.output import age, out, progress, say, say_json, table_of, tel
 from agent_es.errors import AgentError, AgentUnknown, BadAgent, BadJournal, BadSettlement
 from agent_es.journal import timestamp
 from agent_es.run import AgentRun
-from agent_es.runtime import Runner
+from agent_es.runtime import Runner, new_run_id
 from agent_es.state import OVER, RunState, Status, Step
 from agent_es.store import SCHEMA_VERSION, RunRecord, RunStore
 from agent_es.telemetry import Notice
@@ -52,7 +53,9 @@ def run(  # one per option
     cls = load_agent(agent)
     options = runner_options(decider, deps, as_json=as_json)
     runner = Runner(open_store(store, create=True), **options)
-    return end(runner.run(cls, run_id=run_id, goal=goal, input=value), as_json=as_json)
+    run_id = run_id or new_run_id()
+    with interruptible(run_id):
+        return end(runner.run(cls, run_id=run_id, goal=goal, input=value), as_json=as_json)
 
 
 def resume(
@@ -62,7 +65,8 @@ def resume(
     agents = None if agent is None else [load_agent(agent)]
     options = runner_options(decider, deps, as_json=as_json)
     try:
-        state = Runner(open_store(store), agents=agents, **options).resume(run_id)
+        with interruptible(run_id):
+            state = Runner(open_store(store), agents=agents, **options).resume(run_id)
     except AgentUnknown as unknown:
         raise AgentUnknown(f"{unknown.args[0].partition('; ')[0]}; name it: --agent MODULE:CLASS") from None
     return end(state, as_json=as_json)
@@ -289,6 +293,16 @@ def runner_options(decider: str | None, deps: str | None, *, as_json: bool) -> d
         "deps": needed() if callable(needed) else needed,
         "on_event": trace,
     }
+
+
+@contextmanager
+def interruptible(run_id: str) -> Iterator[None]:
+    """Say how an interrupted run goes on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        tell(f"interrupted; what was recorded is kept, go on with: agent-es resume {run_id}", style="")
+        raise typer.Exit(Exit.INTERRUPTED) from None
 
 
 def load(name: str) -> Any:

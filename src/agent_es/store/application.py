@@ -42,7 +42,7 @@ from agent_es.run import AgentRun, Clock
 from agent_es.state import RunState, Status, evolve, fold
 from agent_es.store.mapper import EventMapper, Row
 from agent_es.store.projection import Change, Claim, change_of, claims_of, row_of
-from agent_es.store.recorder import Factory, KeyHeld, RunRecorder
+from agent_es.store.recorder import Factory, KeyHeld, RunRecorder, is_present
 from agent_es.store.tables import runs, schema
 from agent_es.values import canonical, decode
 
@@ -105,7 +105,7 @@ class RunStore(Application[UUID]):
         create: bool = True,
         migrate: bool = False,
     ) -> None:
-        _check_url(url, create=create)
+        _check_url(url, create=create, migrate=migrate)
         self.url = url
         self.clock = clock
         # The library prefers the prefixed name, from the environment too, over one without.
@@ -472,7 +472,7 @@ def check_same(there: RunState, agent: str, goal: str | None, input_json: str | 
             )
 
 
-def _check_url(url: str, *, create: bool) -> None:
+def _check_url(url: str, *, create: bool, migrate: bool) -> None:
     try:
         parsed = make_url(url)
     except (sa.ArgumentError, ValueError):
@@ -484,20 +484,25 @@ def _check_url(url: str, *, create: bool) -> None:
     folder = Path(parsed.database).parent
     if not folder.is_dir():
         raise StoreUnusable(f"{url!r}: there is no folder {str(folder)!r}; create it first")
-    if not create:
-        _check_ours(url, Path(parsed.database))
+    path = Path(parsed.database)
+    if path.exists() and (path.is_dir() or path.stat().st_size):
+        _check_ours(url, path, create=create, migrate=migrate)
+    elif not create:
+        what = "a database without runs of agent_es" if path.exists() else "no file"
+        raise StoreUnusable(f"{url!r} is {what}: there is nothing to read; start a run there, or name another store")
 
 
-def _check_ours(url: str, path: Path) -> None:
-    """Raise ``StoreUnusable`` where the file holds no runs, without changing a byte of it."""
-    if not path.exists():
-        raise StoreUnusable(f"{url!r}: there is no such file; start a run there first, or name another store")
+def _check_ours(url: str, path: Path, *, create: bool, migrate: bool) -> None:
+    """Raise ``StoreUnusable`` or ``SchemaMismatch`` where a file is not for us, without changing a byte of it."""
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
             found = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", (schema.name,)).fetchone()
+            version = found and connection.execute(f"SELECT version FROM {schema.name}").fetchone()  # noqa: S608
     except sqlite3.Error as error:
         raise StoreUnusable(f"{url!r} cannot be read: {error}") from None
-    if found is None:
+    if version:
+        is_present(version[0], migrate=migrate)
+    elif not create:
         raise StoreUnusable(f"{url!r} is a database without runs of agent_es; name another store")
 
 

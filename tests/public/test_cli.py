@@ -1,0 +1,368 @@
+"""The command line as people meet it: an error is one line and changes nothing; nothing is executed by a terminal."""
+
+import json
+import re
+import signal
+import sqlite3
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from agent_es.cli import main
+
+AGENT = '''
+import time
+from agent_es import AgentRun, CallTool, Effect, Fail, Finish, Retry, ScriptedDecider, tool
+
+class Greeter(AgentRun):
+    """Say hello."""
+
+    decider = ScriptedDecider([CallTool("greet", {"name": "Ann"}), Finish({"said": "hello"})])
+
+    @tool(effect=Effect.READ)
+    def greet(self, name: str) -> str:
+        """Greet somebody."""
+        return f"hello {name}\\x1b[2J\\u202e"
+
+class Quitter(Greeter):
+    decider = ScriptedDecider([Fail("no use")])
+
+class Babbler(Greeter):
+    class decider:
+        @staticmethod
+        def decide(run, tools):
+            return 42
+
+class Doubter(AgentRun):
+    decider = ScriptedDecider([CallTool("pay"), Finish("paid")])
+
+    @tool(effect=Effect.AT_MOST_ONCE)
+    def pay(self) -> str:
+        raise TimeoutError("no answer")
+
+class Sleeper(AgentRun):
+    decider = ScriptedDecider([CallTool("sleep"), Finish("slept")])
+
+    @tool(effect=Effect.READ)
+    def sleep(self) -> None:
+        print("asleep", flush=True)
+        time.sleep(30)
+
+NOTHING = object()
+'''
+
+
+class Shell:
+    """Calls the command line in this process."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch) -> None:
+        self._capsys = capsys
+        self._patch = patch
+
+    def __call__(self, *words: str) -> tuple[int, str, str]:
+        self._patch.setattr(sys, "argv", ["agent-es", *words])
+        self._capsys.readouterr()
+        status: Any = 0
+        try:
+            main()
+        except SystemExit as ended:
+            status = ended.code
+        return (status or 0, *self._capsys.readouterr())
+
+
+@pytest.fixture
+def shell(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Shell]:
+    (tmp_path / "shop.py").write_text(AGENT)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delenv("AGENT_ES_STORE", raising=False)
+    sys.modules.pop("shop", None)
+    yield Shell(capsys, monkeypatch)
+    sys.modules.pop("shop", None)
+
+
+@pytest.fixture
+def greeted(shell: Shell) -> Shell:
+    """A shell in a folder whose store has one finished run, run-1."""
+    assert shell("run", "shop:Greeter", "--goal", "greet", "--run-id", "run-1")[0] == 0
+    return shell
+
+
+def test_a_run_is_run_shown_and_listed(greeted: Shell) -> None:
+    assert json.loads(greeted("show", "run-1", "--json")[1])["answer"] == {"said": "hello"}
+    assert [record["run_id"] for record in json.loads(greeted("runs", "--json")[1])] == ["run-1"]
+    assert len(greeted("journal", "run-1")[1].splitlines()) == 4
+    assert re.search(r"step 0 .*greet done", greeted("show", "run-1")[1])
+
+
+def test_running_a_finished_id_again_executes_nothing_and_says_so(greeted: Shell) -> None:
+    status, out, err = greeted("run", "shop:Greeter", "--goal", "greet", "--run-id", "run-1")
+
+    assert (status, out.strip()) == (0, '{"said":"hello"}')
+    assert "already over: done, nothing is executed" in err
+
+
+@pytest.mark.parametrize(
+    ("agent", "status", "says"),
+    [("Quitter", 4, "failed: no use"), ("Doubter", 3, "waits (doubt)"), ("Babbler", 1, "the decider returned 42")],
+)
+def test_the_exit_status_says_what_a_run_came_to(agent: str, status: int, says: str, shell: Shell) -> None:
+    ended, out, err = shell("run", f"shop:{agent}", "--goal", "try", "--run-id", "run-1")
+
+    assert ended == status
+    assert says in out + err
+
+
+def test_a_doubt_is_found_shown_and_settled(shell: Shell) -> None:
+    shell("run", "shop:Doubter", "--goal", "pay", "--run-id", "run-1")
+
+    listed = shell("runs", "--in-doubt")[1]
+    shown = shell("show", "run-1")[1]
+    settled = shell("settle", "run-1", "0", "--happened", "--result", '"rf-1"', "--by", "ann")
+    resumed = shell("resume", "run-1", "--agent", "shop:Doubter")
+
+    assert "run-1" in listed
+    assert "agent-es settle run-1 0 --happened | --did-not-happen" in shown
+    assert settled[:2] == (0, "run run-1: step 0 happened; go on with: agent-es resume run-1\n")
+    assert resumed[:2] == (0, "paid\n")
+
+
+def test_a_run_is_shown_as_it_was(greeted: Shell) -> None:
+    then = json.loads(greeted("show", "run-1", "--at", "1", "--json")[1])
+
+    assert (then["status"], then["version"], then["steps"][0]["status"]) == ("running", 2, "started")
+
+
+def test_what_goes_out_comes_in_again_with_the_same_digest(greeted: Shell, tmp_path: Path) -> None:
+    out = json.loads(greeted("export", "-o", "out.jsonl", "--json")[1])
+    back = json.loads(greeted("import", "out.jsonl", "--store", "copy.db", "--json")[1])
+
+    assert out == back == {"digest": out["digest"], "events": 4, "runs": 1}
+    assert greeted("export", "--store", "copy.db")[1] == (tmp_path / "out.jsonl").read_text()
+
+
+def test_a_rebuild_and_a_migration_say_how_many_runs_there_are(greeted: Shell) -> None:
+    assert json.loads(greeted("rebuild", "--json")[1]) == {"runs": 1, "schema": 1}
+    assert json.loads(greeted("migrate", "--json")[1]) == {"runs": 1, "schema": 1}
+
+
+def test_an_older_schema_is_brought_up_with_its_leases(greeted: Shell) -> None:
+    with sqlite3.connect("agent_es.db") as database:
+        database.execute("UPDATE agent_es_schema SET version = 0")
+        database.execute("UPDATE agent_es_runs SET lease_token = 7, goal = 'damaged'")
+        database.execute("ALTER TABLE agent_es_runs DROP COLUMN wake_at")
+
+    refused, migrated = greeted("runs"), greeted("migrate")
+    record = json.loads(greeted("show", "run-1", "--json")[1])["record"]
+
+    assert (refused[0], "agent-es migrate" in refused[2]) == (1, True)
+    assert migrated[0] == 0
+    assert (record["lease_token"], record["goal"], record["wake_at"]) == (7, "greet", None)
+
+
+def test_what_a_terminal_would_execute_is_made_visible(greeted: Shell) -> None:
+    for command in (["show", "run-1"], ["journal", "run-1"]):
+        out = greeted(*command)[1]
+
+        assert "\x1b" not in out
+        assert "\u202e" not in out
+        assert "\\u202e" in out
+
+
+def make_foreign(path: Path) -> None:
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE theirs (x)")
+
+
+def make_newer(path: Path) -> None:
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE agent_es_schema (version INTEGER)")
+        database.execute("INSERT INTO agent_es_schema VALUES (99)")
+
+
+def make_truncated(path: Path) -> None:
+    whole = Path("agent_es.db").read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+
+
+def make_corrupt(path: Path) -> None:
+    whole = bytearray(Path("agent_es.db").read_bytes())
+    whole[4096:] = b"\xff" * (len(whole) - 4096)
+    path.write_bytes(whole)
+
+
+BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a missing file": (lambda path: None, "is no file"),
+    "an empty file": (lambda path: path.touch(), "without runs of agent_es"),
+    "a text file": (lambda path: path.write_text("hello\n" * 999), "is not a database"),
+    "a folder": (lambda path: path.mkdir(), "cannot be read"),
+    "somebody else's database": (make_foreign, "without runs of agent_es"),
+    "a schema that is too new": (make_newer, "upgrade agent-es"),
+    "a truncated database": (make_truncated, "cannot be"),
+    "a corrupt database": (make_corrupt, "cannot be"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize("command", [["runs"], ["show", "run-1"], ["journal", "run-1"], ["rebuild"]])
+def test_a_store_that_cannot_be_used_is_one_line_and_left_as_it_is(
+    name: str, command: list[str], greeted: Shell, tmp_path: Path
+) -> None:
+    make, says = BROKEN[name]
+    path = tmp_path / "broken.db"
+    make(path)
+    before = path.read_bytes() if path.is_file() else path.exists()
+
+    status, out, err = greeted(*command, "--store", str(path))
+
+    assert (status, out) == (1, ""), err
+    assert_one_line(err)
+    assert says in err
+    assert (path.read_bytes() if path.is_file() else path.exists()) == before
+
+
+ERRORS = {
+    "an unknown store URL": (["runs", "--store", "mongodb://x"], "keeps runs in SQLite"),
+    "an unknown run": (["show", "run-2"], "no run 'run-2'"),
+    "an unknown seq": (["show", "run-1", "--at", "99"], "its last is 4"),
+    "no JSON as input": (["run", "shop:Greeter", "--goal", "g", "--input", "{"], "--input is no JSON"),
+    "no module": (["run", "nowhere:Greeter", "--goal", "g"], "importing nowhere failed"),
+    "no class": (["run", "shop:Nobody", "--goal", "g"], "shop has no 'Nobody'"),
+    "no agent": (["run", "shop:NOTHING", "--goal", "g"], "no subclass of AgentRun"),
+    "no colon": (["run", "shop", "--goal", "g"], "write module:name"),
+    "another goal": (
+        ["run", "shop:Greeter", "--goal", "other", "--run-id", "run-1"],
+        "with goal 'greet', not 'other'",
+    ),
+    "an unknown status": (["runs", "--status", "asleep"], "is none of pending, running"),
+    "no settlement": (["settle", "run-1", "0"], "--happened, or --did-not-happen"),
+    "no doubt": (["settle", "run-1", "0", "--happened"], "not in doubt; in doubt: none"),
+    "no result": (["settle", "run-1", "0", "--happened", "--result", "rf-1"], "--result is no JSON"),
+    "nothing to requeue": (["requeue", "run-1"], "Requeued cannot happen to it"),
+    "no such import": (["import", "nowhere.jsonl"], "cannot be read: No such file"),
+    "an unknown class": (["resume", "run-9"], "no run 'run-9'"),
+    "a run that is there": (["import", "out.jsonl"], "already in"),
+    "a run id without end": (["show", "x" * 201], "1 to 200 characters"),
+}
+
+
+def assert_one_line(err: str) -> None:
+    told = [line for line in err.splitlines() if line]
+    assert told, "nothing was said"
+    assert told[-1].startswith("error: ")
+    assert "Traceback" not in err
+    assert sum(line.startswith("error: ") for line in told) == 1
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_an_error_is_one_line_that_says_what_to_do(name: str, greeted: Shell) -> None:
+    words, says = ERRORS[name]
+    greeted("export", "-o", "out.jsonl")
+    before = dump()
+
+    status, _, err = greeted(*words)
+
+    assert status == 1
+    assert_one_line(err)
+    assert says in err
+    assert dump() == before
+
+
+def dump(path: str = "agent_es.db") -> list[str]:
+    with sqlite3.connect(path) as database:
+        return [*database.iterdump()]
+
+
+def test_debug_shows_where_an_error_came_from(greeted: Shell) -> None:
+    with pytest.raises(Exception, match="no run 'run-2'"):
+        greeted("--debug", "show", "run-2")
+
+
+words = st.text(max_size=12).filter(lambda text: "\0" not in text and not text.startswith("-"))
+odd = words | st.sampled_from(
+    ["run-1", "0", "{}", '"x"', "shop:Greeter", "sqlite://", "sqlite:///x/y.db", "a:b:c", "../x", "%00", "\ud800"]
+)
+
+
+@given(command=st.sampled_from([
+    ["show", "?"], ["journal", "?"], ["resume", "?"], ["resume", "?", "--agent", "?"], ["runs", "--status", "?"],
+    ["runs", "--agent", "?"], ["runs", "--store", "?"], ["settle", "?", "0", "--happened", "--result", "?"],
+    ["requeue", "?"], ["export", "?"],
+    ["import", "?"], ["run", "?", "--goal", "?"], ["show", "run-1", "--store", "?"],
+    ["run", "shop:Greeter", "--goal", "greet", "--run-id", "run-1", "--input", "?"],
+]), given_words=st.lists(odd, min_size=3, max_size=3))  # fmt: skip
+@example(command=["runs", "--store", "?"], given_words=["sqlite:///agent_es.db?mode=ro", "", ""])
+@example(command=["run", "?", "--goal", "?"], given_words=["os:path", "g", ""])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_word_on_the_command_line_is_a_traceback_or_changes_a_store(
+    command: list[str], given_words: list[str], greeted: Shell
+) -> None:
+    fill = iter(given_words)
+    before = dump()
+
+    status, _, err = greeted(*(next(fill) if word == "?" else word for word in command))
+
+    assert status in (0, 1, 2)
+    assert "Traceback" not in err
+    if status == 1:
+        assert_one_line(err)
+        assert dump() == before
+
+
+def test_an_interrupted_run_says_how_it_goes_on(shell: Shell, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "agent_es", "run", "shop:Sleeper", "--goal", "sleep", "--run-id", "run-1"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "asleep\n"
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=20)
+
+    assert process.returncode == 130
+    assert "go on with: agent-es resume run-1" in err
+    assert "Traceback" not in err
+    assert json.loads(shell("show", "run-1", "--json")[1])["status"] == "running"
+
+
+def test_a_journal_is_followed_until_the_run_is_over(shell: Shell, tmp_path: Path) -> None:
+    shell("run", "shop:Doubter", "--goal", "pay", "--run-id", "run-1")
+    command = [sys.executable, "-m", "agent_es", "journal", "run-1", "--follow"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        first = [process.stdout.readline() for _ in range(3)]
+        shell("settle", "run-1", "0", "--happened", "--by", "ann")
+        shell("resume", "run-1", "--agent", "shop:Doubter")
+        rest, _ = process.communicate(timeout=20)
+
+    types = [json.loads(line)["type"] for line in [*first, *rest.splitlines()]]
+    assert types == ["run_started", "llm_decided", "step_in_doubt", "doubt_settled", "tool_result", "finished"]
+
+
+def test_help_is_fast_because_it_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; sys.argv = ['agent-es', '--help']\n"
+        "from agent_es.cli import main\n"
+        "try: main()\n"
+        "finally: print(*sys.modules, file=sys.stderr)"
+    )
+    command = [sys.executable, "-c", code]
+
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True).stderr.split()
+    times = []
+    for _ in range(5):
+        started = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "agent_es", "--help"], capture_output=True, check=True)
+        times.append(time.perf_counter() - started)
+
+    assert "typer" in loaded
+    assert not {"sqlalchemy", "pydantic", "eventsourcing", "agent_es.cli.commands"} & set(loaded)
+    assert statistics.median(times) < 1.0, "far beyond what it takes on a quiet machine"
