@@ -40,7 +40,7 @@ from agent_es.events import (
     WaitEnded,
 )
 from agent_es.run import AgentRun
-from agent_es.state import RunState
+from agent_es.state import RunState, Status
 from agent_es.step import (
     Append,
     Decide,
@@ -472,6 +472,8 @@ class Runner:
         """
         state = self.store.load(run_id)
         run = self.agent_of(state).of(state, self.store.clock)
+        if state.status is Status.CANCELLED:
+            return replace(state, resumed=True)
         if not state.compensating:
             run.record_compensation(by)
             self.save(run)

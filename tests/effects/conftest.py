@@ -45,7 +45,8 @@ def play(store: RunStore, clock: MovableClock) -> Callable[..., RunState]:
         agent: type[AgentRun], script: list[Decision], deps: Any = None, run_id: str = "run-1", **kwargs: Any
     ) -> Any:
         options = {"sleep": clock.sleep, "draw": lambda: 0.0, **kwargs}
-        return Runner(store, ScriptedDecider(script), deps=deps, **options).run(agent, run_id=run_id, goal="test")
+        decider = options.pop("decider", ScriptedDecider(script))
+        return Runner(store, decider, deps=deps, **options).run(agent, run_id=run_id, goal="test")
 
     return run
 

@@ -196,12 +196,12 @@ def test_an_asynchronous_tool_is_cancelled_within_its_limit(tmp_path: Any) -> No
 @pytest.mark.parametrize(
     ("effect", "status"), [("read", "failed"), ("idempotent", "in_doubt"), ("at_most_once", "in_doubt")]
 )
-@pytest.mark.parametrize("awaiting", [False, True])
+@pytest.mark.parametrize("way", ["run", "arun"])
 def test_a_blocking_tool_never_runs_beside_its_own_second_attempt(
     effect: Any,
     status: str,
-    awaiting: bool,
-    tmp_path: Any,  # a parameter of the test
+    way: str,
+    tmp_path: Any,
 ) -> None:
     go_on = threading.Event()
     started: list[int] = []
@@ -215,7 +215,7 @@ def test_a_blocking_tool_never_runs_beside_its_own_second_attempt(
 
     store = RunStore(f"sqlite:///{tmp_path / 'slow.db'}")
     runner = Runner(store, ScriptedDecider(SCRIPT))
-    if awaiting:
+    if way == "arun":
         state = asyncio.run(runner.arun(Slow, run_id="run-1", goal="x"))
     else:
         state = runner.run(Slow, run_id="run-1", goal="x")
