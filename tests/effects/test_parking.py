@@ -36,7 +36,7 @@ def pending(store: RunStore) -> RunStore:
     """A store in which run-1 died in the body of lookup_v1, under yesterday's code."""
     with pytest.raises(Crash):
         CrashingRunner(store, ScriptedDecider(SCRIPT), at=CrashPoint(4, "before")).run(
-            Before, run_id="run-1", goal="g"
+            Before, run_id="run-1", goal="test"
         )
     return store
 
@@ -143,7 +143,9 @@ def test_a_result_of_a_changed_type_parks_that_run_with_the_types_name(store: Ru
             return New(quantity=2)
 
     with pytest.raises(Crash):
-        CrashingRunner(store, Decides(Yesterday), at=CrashPoint(6, "before")).run(Yesterday, run_id="run-1", goal="test")
+        CrashingRunner(store, Decides(Yesterday), at=CrashPoint(6, "before")).run(
+            Yesterday, run_id="run-1", goal="test"
+        )
 
     parked = Runner(store, Decides(Today)).run(Today, run_id="run-1")
     store.requeue("run-1", by="ann")
