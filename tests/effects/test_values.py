@@ -46,7 +46,9 @@ class Totals(TypedDict):
 
 ZONES = ["UTC", "America/New_York", "Europe/Berlin", "Asia/Kolkata", "Pacific/Chatham"]
 times = st.datetimes(
-    min_value=datetime(1971, 1, 1), max_value=datetime(2090, 1, 1), timezones=st.sampled_from(ZONES).map(ZoneInfo)
+    min_value=datetime(1971, 1, 1),  # noqa: DTZ001  # the zone is drawn
+    max_value=datetime(2090, 1, 1),  # noqa: DTZ001
+    timezones=st.sampled_from(ZONES).map(ZoneInfo),
 )
 decimals = st.decimals(allow_nan=False, allow_infinity=False)
 lines = st.builds(Line, price=decimals, at=times, phase=st.none() | st.sampled_from(Phase))
@@ -96,6 +98,11 @@ def run_once(play: Play, annotation: Any, value: Any) -> tuple[RunState, list[An
 run_once.runs = 0  # type: ignore[attr-defined]
 
 
+def told(value: Any) -> str:
+    """Everything of a value, but for a fold that tells nothing apart."""
+    return repr(value).replace(", fold=1", "")
+
+
 def without_halves(value: Any) -> Any:
     return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if isinstance(value, str) else value
 
@@ -120,7 +127,7 @@ def test_an_annotated_value_comes_back_as_it_was_or_is_one_failure(
     back = giving.result_of(step)
     assert type(back) is type(value)
     assert back == without_halves(value)
-    assert repr(back) == repr(without_halves(value)) or isinstance(value, set | dict | Parcel)
+    assert told(back) == told(without_halves(value)) or isinstance(value, set | dict | Parcel)
 
 
 @given(value=plain)
@@ -195,6 +202,16 @@ def test_escapes_and_markup_are_recorded_as_they_are_and_printed_so_that_nothing
 
     assert state.steps[0].result == value
     assert visible(str(state.steps[0].result)).isprintable()
+
+
+def test_the_second_half_past_one_of_a_night_stays_the_second(play: Play) -> None:
+    second = datetime(2026, 11, 1, 1, 30, fold=1, tzinfo=ZoneInfo("America/New_York"))
+
+    state, _, giving = run_once(play, datetime, second)
+    back = giving.result_of(state.steps[0])
+
+    assert back.fold == 1
+    assert back.astimezone(ZoneInfo("UTC")).isoformat() == "2026-11-01T06:30:00+00:00"
 
 
 def test_a_sleep_until_a_time_that_was_recorded_means_the_same_instant(play: Play) -> None:
