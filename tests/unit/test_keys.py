@@ -74,7 +74,7 @@ def test_two_different_sets_of_arguments_never_make_one_key(separator: str, word
 def test_blanks_that_could_run_into_each_other_are_refused(separator: str) -> None:
     template = KeyTemplate(f"{{a}}{separator}{{b}}")
 
-    with pytest.raises(BadTool, match="tool refund: .* two of its blanks could run into each other"):
+    with pytest.raises(BadTool, match=r"tool refund: .* two of its blanks could run into each other"):
         template.check("refund", ["a", "b"])
 
 

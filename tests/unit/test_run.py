@@ -7,21 +7,29 @@ import pytest
 
 from agent_es.errors import BadAgent, IllegalEvent
 from agent_es.events import (
+    REGISTRY,
     AnyEvent,
+    CompensationBegan,
+    CompensationEnded,
+    DoubtSettled,
     Event,
     Finished,
     LlmDecided,
+    Parked,
+    Requeued,
     RunFailed,
     RunStarted,
     StepInDoubt,
     ToolFailed,
     ToolResult,
+    WaitBegan,
+    WaitEnded,
     stream_id,
 )
-from agent_es.run import AgentRun, Planned, check_legal
-from agent_es.state import RunState, Status, fold
+from agent_es.run import LEGAL, AgentRun, Planned, check_legal
+from agent_es.state import BY_PROBE, RunState, Status, fold
 from agent_es.testing import FrozenClock
-from agent_es.tools import CallTool, Effect, Failed, tool
+from agent_es.tools import CallTool, Effect, Failed, Unknown, tool
 
 READ = tool(effect=Effect.READ)
 at = FrozenClock()
@@ -62,6 +70,13 @@ DETAILS: dict[type[Event], dict[str, Any]] = {
     ToolResult: {"idx": 0, "tool": "search", "attempt": 1, "result": "1"},
     ToolFailed: {"idx": 0, "tool": "search", "attempt": 1, "error": "{}"},
     StepInDoubt: {"idx": 0, "tool": "search", "attempt": 1, "reason": "time-out"},
+    DoubtSettled: {"idx": 0, "tool": "search", "attempt": 1, "outcome": "happened", "by": "ann"},
+    WaitBegan: {"wake_at": at(60)},
+    WaitEnded: {"reason": "clock"},
+    Parked: {"reason": "no such tool"},
+    Requeued: {"by": "ann"},
+    CompensationBegan: {"by": "ann"},
+    CompensationEnded: {},
     Finished: {"answer": "1"},
     RunFailed: {"reason": "no"},
 }
@@ -77,9 +92,30 @@ STATES = {
     Status.CANCELLED: RunState(run_id="r", status=Status.CANCELLED),
 }
 MAY_HAPPEN = {
-    Status.PENDING: {LlmDecided, Finished, RunFailed},
-    Status.RUNNING: {LlmDecided, ToolResult, ToolFailed, StepInDoubt, Finished, RunFailed},
+    Status.PENDING: {LlmDecided, Parked, Finished, RunFailed},
+    Status.RUNNING: {
+        LlmDecided,
+        ToolResult,
+        ToolFailed,
+        StepInDoubt,
+        DoubtSettled,
+        WaitBegan,
+        Parked,
+        CompensationBegan,
+        CompensationEnded,
+        Finished,
+        RunFailed,
+    },
+    Status.WAITING: {ToolResult, ToolFailed, StepInDoubt, DoubtSettled, WaitEnded, Parked, Requeued},
+    Status.DONE: {CompensationBegan},
+    Status.FAILED: {CompensationBegan, Requeued},
+    Status.CANCELLED: set(),
 }
+
+
+def test_the_table_of_what_may_happen_is_this_one() -> None:
+    assert {status: set(events) for status, events in LEGAL.items()} == MAY_HAPPEN
+    assert set(DETAILS) == set(REGISTRY.values())
 
 
 @pytest.mark.parametrize("status", Status)
@@ -90,7 +126,7 @@ def test_an_event_happens_where_it_may_and_is_refused_where_it_may_not(
     run = Refund.of(STATES[status], at)
     assert run.state.status is status
 
-    if event_class in MAY_HAPPEN.get(status, ()):
+    if event_class in MAY_HAPPEN[status]:
         run.trigger_event(event_class, **DETAILS[event_class])
         assert [type(event) for event in run.pending_events] == [event_class]
     else:
@@ -132,8 +168,19 @@ def test_the_first_calls_of_a_turn_start_the_others_wait_and_refused_ones_fail()
         (1, 1, "started", "a"),
         (2, 0, "queued", "b"),
     ]
-    assert run.state.steps[0].error == {"type": "ToolUnknown", "message": "no such tool"}
+    assert run.state.steps[0].error == {"type": "ToolUnknown", "message": "no such tool", "applied": False}
     assert {step.turn for step in run.state.steps} == {0}
+
+
+def test_a_call_that_is_answered_by_an_earlier_one_never_starts_and_holds_no_key() -> None:
+    run = begun()
+
+    run.record_turn([planned(answer='"rf-9"', key="taken"), planned(key="b")], at_once=1)
+
+    assert [(s.idx, s.attempt, s.status, s.key, s.result) for s in run.state.steps] == [
+        (0, 0, "done", None, "rf-9"),
+        (1, 1, "started", "b", None),
+    ]
 
 
 def test_a_step_that_starts_again_repeats_its_decision_at_the_next_attempt() -> None:
@@ -144,6 +191,111 @@ def test_a_step_that_starts_again_repeats_its_decision_at_the_next_attempt() -> 
     first, again = events_of(run)[1:]
     assert isinstance(first, LlmDecided)
     assert again == first.model_copy(update={"attempt": 2, "originator_version": 3, "timestamp": at(2)})
+
+
+def test_a_step_that_failed_for_now_is_tried_again_at_the_time_that_is_recorded() -> None:
+    run = running()
+
+    run.record_retry(0, Unknown("TimeoutError", "late"), at(60))
+    run.record_wait(at(60))
+    waiting = run.state
+    run.record_wake("clock")
+    run.record_start(0)
+
+    assert (waiting.status, waiting.waiting_for, waiting.wake_at) == (Status.WAITING, "retry", at(60))
+    assert waiting.steps[0].error == {"type": "TimeoutError", "message": "late", "applied": None}
+    assert [type(event) for event in events_of(run)[2:]] == [ToolFailed, WaitBegan, WaitEnded, LlmDecided]
+    assert (run.state.status, run.state.steps[0].attempt) == (Status.RUNNING, 2)
+
+
+def test_a_step_that_did_not_happen_gets_a_new_key_and_its_next_attempt_repeats_the_decision_with_it() -> None:
+    run = running()
+    run.record_doubt(0, "time-out")
+
+    run.record_settlement(0, "did_not_happen", "ann")
+    run.record_start(0)
+
+    first, _, settled, again = events_of(run)[1:]
+    assert isinstance(settled, DoubtSettled)
+    assert (settled.outcome, settled.by, settled.attempt, settled.key) == ("did_not_happen", "ann", 1, "k#2")
+    assert again == first.model_copy(update={"attempt": 2, "key": "k#2", "originator_version": 5, "timestamp": at(4)})
+
+
+def test_a_step_that_did_not_happen_twice_gets_a_third_key() -> None:
+    run = running()
+    for _ in range(2):
+        run.record_settlement(0, "did_not_happen", BY_PROBE)
+        run.record_start(0)
+
+    assert (run.state.steps[0].key, run.state.steps[0].attempts_spent) == ("k#3", 3)
+
+
+@pytest.mark.parametrize("outcome", ["happened", "skipped", "told"])
+def test_a_doubt_that_is_settled_otherwise_keeps_its_key(outcome: Any) -> None:
+    run = running()
+    run.record_doubt(0, "time-out")
+
+    run.record_settlement(0, outcome, "ann")
+
+    assert run.state.steps[0].key == "k"
+    assert run.state.doubts
+
+
+def test_a_late_result_names_its_attempt_and_counts_while_that_one_is_open_and_unsettled() -> None:
+    run = running()
+    run.record_doubt(0, "time-out")
+
+    with pytest.raises(IllegalEvent, match="attempt 2 is not under way"):
+        run.record_result(0, '"late"', attempt=2)
+    run.record_result(0, '"late"', attempt=1)
+
+    assert run.state.steps[0].result == "late"
+
+
+def test_a_late_result_of_a_step_that_was_said_not_to_have_happened_counts_no_more() -> None:
+    run = running()
+    run.record_doubt(0, "time-out")
+    run.record_settlement(0, "did_not_happen", "ann")
+
+    with pytest.raises(IllegalEvent, match="step 0 is queued"):
+        run.record_result(0, '"late"', attempt=1)
+
+
+@pytest.mark.parametrize("ended", ["parked", "failed"])
+def test_a_person_may_send_back_a_run_that_was_parked_or_that_failed(ended: str) -> None:
+    run = begun()
+    if ended == "parked":
+        run.record_parked("no such tool")
+    else:
+        run.record_surrender("no such order")
+
+    run.record_requeued("ann")
+
+    assert (run.state.status, run.state.waiting_for, run.state.failure) == (Status.RUNNING, None, None)
+
+
+def test_why_a_run_was_parked_is_kept_within_bounds() -> None:
+    run = begun()
+
+    run.record_parked("x" * 3_000)
+
+    assert run.state.parked == "x" * 2_000 + "… (3,000 characters)"
+
+
+def test_a_run_whose_effects_were_undone_is_over() -> None:
+    run = running()
+    run.record_result(0, "1")
+    run.record_answer("1")
+
+    run.record_compensation("ann")
+    run.record_turn([planned(key="u", undoes=0)], at_once=1)
+    run.record_start(1)
+    run.record_result(1, "1")
+    run.record_compensated()
+
+    assert (run.state.status, run.state.compensating) == (Status.CANCELLED, False)
+    assert [step.undoes for step in run.state.steps] == [None, 0]
+    assert {event.undoes for event in events_of(run) if isinstance(event, LlmDecided) and event.idx == 1} == {0}
 
 
 def test_every_event_has_the_next_version_and_the_time_of_its_seq() -> None:
@@ -177,8 +329,19 @@ Command = Callable[[AgentRun], None]
         (lambda run: run.record_turn([planned()], at_once=1), "turn 0 still has open steps"),
         (lambda run: run.record_answer("1"), "Finished cannot happen while steps are open"),
         (lambda run: run.record_surrender("no"), "RunFailed cannot happen while steps are open"),
-        (lambda run: run.record_result(0, "1"), "step 0 is queued, no attempt is under way"),
-        (lambda run: run.record_doubt(0, "time-out"), "step 0 is queued, no attempt is under way"),
+        (lambda run: run.record_compensation("ann"), "CompensationBegan cannot happen while steps are open"),
+        (lambda run: run.record_compensated(), "CompensationEnded cannot happen while steps are open"),
+        (lambda run: run.record_result(0, "1"), "step 0 is queued at attempt 0, .* is not under way"),
+        (
+            lambda run: run.record_result(0, "1", attempt=1),
+            "step 0 is queued at attempt 0, attempt 1 is not under way",
+        ),
+        (lambda run: run.record_doubt(0, "time-out"), "step 0 is queued at attempt 0, .* is not under way"),
+        (lambda run: run.record_retry(0, Failed("E", "no"), at(60)), "step 0 is queued at attempt 0"),
+        (lambda run: run.record_settlement(0, "happened", "ann"), "step 0 is queued at attempt 0"),
+        (lambda run: run.record_settlement(1, "happened", "ann"), "step 1 is not open"),
+        (lambda run: run.record_wake("clock"), "WaitEnded cannot happen to it"),
+        (lambda run: run.record_requeued("ann"), "Requeued cannot happen to it"),
         (lambda run: run.record_result(1, "1"), "step 1 is not open"),
         (lambda run: run.record_start(1), "step 1 is not open"),
         (lambda run: run.record_failure(-1, Failed("E", "no")), "step -1 is not open"),
@@ -188,10 +351,26 @@ def test_a_command_at_the_wrong_time_is_refused_and_nothing_is_pending(command: 
     run = running(attempt=0)
     run.collect_events()
 
-    with pytest.raises(IllegalEvent, match=f"run run-7f3a: {says}"):
+    with pytest.raises(IllegalEvent, match=f"run run-7f3a.*: {says}"):
         command(run)
 
     assert run.pending_events == []
+
+
+def test_a_run_that_waits_for_anything_but_a_person_is_not_sent_back_by_one() -> None:
+    run = running()
+    run.record_doubt(0, "time-out")
+
+    with pytest.raises(IllegalEvent, match="run run-7f3a waits for doubt, it is not parked"):
+        run.record_requeued("ann")
+
+
+def test_a_run_that_undoes_nothing_has_nothing_undone() -> None:
+    run = running()
+    run.record_result(0, "1")
+
+    with pytest.raises(IllegalEvent):
+        run.record_compensated()
 
 
 @pytest.mark.parametrize(
@@ -200,6 +379,9 @@ def test_a_command_at_the_wrong_time_is_refused_and_nothing_is_pending(command: 
         lambda run: run.record_result(0, "2"),
         lambda run: run.record_failure(0, Failed("E", "late")),
         lambda run: run.record_doubt(0, "late"),
+        lambda run: run.record_retry(0, Failed("E", "late"), at(60)),
+        lambda run: run.record_settlement(0, "did_not_happen", "ann"),
+        lambda run: run.record_result(0, "2", attempt=1),
         lambda run: run.record_start(0),
     ],
 )
@@ -227,6 +409,26 @@ def gave(idx: int = 0, **changes: Any) -> ToolResult:
     return ToolResult(timestamp=at(2), **{**DETAILS[ToolResult], "idx": idx, **changes})
 
 
+def doubted(**changes: Any) -> StepInDoubt:
+    return StepInDoubt(timestamp=at(3), **{**DETAILS[StepInDoubt], **changes})
+
+
+def settled(**changes: Any) -> DoubtSettled:
+    return DoubtSettled(timestamp=at(4), **{**DETAILS[DoubtSettled], **changes})
+
+
+def retried() -> ToolFailed:
+    return ToolFailed(timestamp=at(3), **DETAILS[ToolFailed], retry_at=at(60))
+
+
+WAITS = WaitBegan(timestamp=at(5), wake_at=at(60))
+WOKE = WaitEnded(timestamp=at(60), reason="clock")
+PUT_ASIDE = Parked(timestamp=at(6), reason="no such tool")
+SENT_BACK = Requeued(timestamp=at(7), by="ann")
+UNDOES = CompensationBegan(timestamp=at(8), by="ann")
+UNDID = CompensationEnded(timestamp=at(9))
+
+
 def test_a_journal_that_a_run_of_ours_recorded_is_legal() -> None:
     run = running()
     run.record_start(0)
@@ -236,6 +438,46 @@ def test_a_journal_that_a_run_of_ours_recorded_is_legal() -> None:
     run.record_start(3)
     run.record_result(3, "1")
     run.record_answer("1")
+
+    check_legal("run-7f3a", events_of(run))
+
+
+def test_a_journal_with_every_kind_of_event_is_legal() -> None:
+    run = begun()
+    run.record_parked("no such tool")
+    run.record_requeued("ann")
+    run.record_turn([planned(key="a"), planned(answer="1"), planned(key="b"), planned(key="c")], at_once=2)
+    run.record_retry(0, Unknown("TimeoutError", "late"), at(60))
+    run.record_doubt(2, "time-out")
+    run.record_settlement(2, "did_not_happen", "ann")
+    run.record_start(2)
+    run.record_settlement(2, "did_not_happen", BY_PROBE)
+    run.record_start(2)
+    run.record_doubt(2, "time-out")
+    run.record_start(3)
+    run.record_result(3, "1")
+    run.record_wait(at(60))
+    run.record_settlement(2, "happened", "ann")
+    run.record_result(2, "1")
+    run.record_wake("clock")
+    run.record_parked("no such tool")
+    run.record_requeued("ann")
+    run.record_start(0)
+    run.record_doubt(0, "time-out")
+    run.record_settlement(0, "told", "on_doubt")
+    run.record_failure(0, Failed("OutcomeUnknown", "time-out", applied=None))
+    run.record_surrender("no")
+    run.record_requeued("ann")
+    run.record_answer("1")
+    run.record_compensation("ann")
+    run.record_turn([planned(key="u", undoes=2)], at_once=1)
+    run.record_retry(4, Unknown("TimeoutError", "late"), at(90))
+    run.record_wait(at(90))
+    run.record_wake("clock")
+    run.record_start(4)
+    run.record_result(4, "1")
+    run.record_compensated()
+    assert {type(event) for event in events_of(run)} == set(DETAILS)
 
     check_legal("run-7f3a", events_of(run))
 
@@ -251,7 +493,44 @@ def test_a_journal_that_a_run_of_ours_recorded_is_legal() -> None:
         [STARTED, decided(), gave(), gave()],
         [STARTED, decided(), gave(1)],
         [STARTED, ANSWERED, decided()],
-        [STARTED, decided(attempt=0), gave(attempt=0)],
+        [STARTED, decided(attempt=0, key="a"), gave(attempt=0)],
+        [STARTED, decided(attempt=0), doubted(attempt=0)],
+        [STARTED, decided(attempt=0), settled(attempt=0)],
+        [STARTED, decided(), doubted(attempt=2)],
+        [STARTED, decided(), doubted(), settled(attempt=2)],
+        [STARTED, decided(), gave(), settled()],
+        [STARTED, decided(), doubted(), decided(1, turn=1)],
+        [STARTED, WOKE],
+        [STARTED, decided(), WOKE],
+        [STARTED, decided(), doubted(), WOKE],
+        [STARTED, decided(), retried(), WAITS, WAITS],
+        [STARTED, decided(), WAITS],
+        [STARTED, decided(), gave(), WAITS],
+        [STARTED, SENT_BACK],
+        [STARTED, decided(), doubted(), SENT_BACK],
+        [STARTED, decided(), retried(), WAITS, SENT_BACK],
+        [STARTED, ANSWERED, SENT_BACK],
+        [STARTED, PUT_ASIDE, decided()],
+        [STARTED, PUT_ASIDE, ANSWERED],
+        [STARTED, decided(), UNDOES],
+        [STARTED, decided(), gave(), UNDID],
+        [STARTED, ANSWERED, UNDID],
+        [STARTED, ANSWERED, UNDOES, UNDID, UNDOES],
+        [
+            STARTED,
+            decided(key="a"),
+            doubted(),
+            settled(outcome="did_not_happen", key="b"),
+            decided(attempt=2, key="b"),
+        ],
+        [
+            STARTED,
+            decided(key="a"),
+            doubted(),
+            settled(outcome="did_not_happen", key="a#2"),
+            decided(attempt=2, key="a"),
+        ],
+        [STARTED, decided(), decided(attempt=2, undoes=0)],
         [STARTED, decided(), gave(attempt=2)],
         [STARTED, decided(), gave(tool="another")],
         [STARTED, decided(), ANSWERED],
@@ -316,6 +595,9 @@ def test_collecting_takes_what_is_pending_once() -> None:
         lambda run: run.record_start(0),
         lambda run: run.record_failure(0, Failed("E", "no")),
         lambda run: run.record_doubt(0, "why"),
+        lambda run: run.record_settlement(0, "happened", "me"),
+        lambda run: run.record_parked("why"),
+        lambda run: run.record_wait(at(60)),
         lambda run: run.trigger_event(Finished, answer="1"),
     ],
 )
@@ -344,7 +626,26 @@ def test_in_a_tool_a_run_can_be_read_and_its_other_tools_called_as_functions() -
     assert view.id == stream_id("run-7f3a")
 
 
+def test_in_a_tool_a_run_has_no_clock() -> None:
+    assert begun().now == at(1)
+    with pytest.raises(AttributeError, match="the run is a frozen view and has no clock"):
+        _ = Refund.of(begun().state).now
+
+
 # Declaring an agent.
+
+
+@pytest.mark.parametrize("given", [(), ("run-7f3a",)])
+def test_calling_an_agent_makes_no_run_and_says_what_does(given: tuple[str, ...]) -> None:
+    with pytest.raises(BadAgent, match=r"Refund\(\.\.\.\) makes no run; start one: .*\.run\(Refund, "):
+        Refund(*given)
+
+
+def test_an_agent_may_be_defined_again_as_a_notebook_does() -> None:
+    first, second = (type("Cell", (AgentRun,), {"__module__": "__main__", "__qualname__": "Cell"}) for _ in range(2))
+
+    assert first is not second
+    assert first.agent_name == second.agent_name == "Cell"
 
 
 def declare(**body: Any) -> type[AgentRun]:

@@ -7,8 +7,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_es.errors import RunHasFailed, RunUnfinished
-from agent_es.events import AnyEvent, Finished, LlmDecided, RunFailed, RunStarted, StepInDoubt, ToolFailed, ToolResult
-from agent_es.state import RunState, Status, Steps, evolve, fold
+from agent_es.events import (
+    AnyEvent,
+    CompensationBegan,
+    CompensationEnded,
+    DoubtSettled,
+    Finished,
+    LlmDecided,
+    Parked,
+    Requeued,
+    RunFailed,
+    RunStarted,
+    Settlement,
+    StepInDoubt,
+    ToolFailed,
+    ToolResult,
+    WaitBegan,
+    WaitEnded,
+)
+from agent_es.state import BY_PROBE, RunState, Status, Step, Steps, evolve, fold
 from agent_es.testing import FrozenClock
 
 at = FrozenClock()
@@ -26,16 +43,26 @@ def started() -> RunStarted:
     )
 
 
-def decided(idx: int, *, turn: int | None = None, attempt: int = 1, tool: str = "search") -> LlmDecided:
+def decided(
+    idx: int,
+    *,
+    turn: int | None = None,
+    attempt: int = 1,
+    tool: str = "search",
+    key: str | None = None,
+    seq: int | None = None,
+    undoes: int | None = None,
+) -> LlmDecided:
     return LlmDecided(
-        timestamp=at(idx),
+        timestamp=at(idx if seq is None else seq),
         idx=idx,
         turn=idx if turn is None else turn,
         tool=tool,
         args=f'{{"query":{idx}}}',
         attempt=attempt,
-        key=f"key-{idx}",
+        key=key or f"key-{idx}",
         call_id="call_1",
+        undoes=undoes,
     )
 
 
@@ -43,39 +70,69 @@ def gave(idx: int, value: str = '"ok"') -> ToolResult:
     return ToolResult(timestamp=at(idx), idx=idx, tool="search", attempt=1, result=value)
 
 
+ERROR = '{"applied":false,"message":"no such order","type":"ValueError"}'
+
+
 def failed(idx: int) -> ToolFailed:
-    error = '{"message":"no such order","type":"ValueError"}'
-    return ToolFailed(timestamp=at(idx), idx=idx, tool="search", attempt=1, error=error)
+    return ToolFailed(timestamp=at(idx), idx=idx, tool="search", attempt=1, error=ERROR)
+
+
+def retrying(idx: int, *, at_seq: int = 60) -> ToolFailed:
+    return ToolFailed(timestamp=at(idx), idx=idx, tool="search", attempt=1, error=ERROR, retry_at=at(at_seq))
 
 
 def doubted(idx: int) -> StepInDoubt:
     return StepInDoubt(timestamp=at(idx), idx=idx, tool="search", attempt=1, reason="time-out")
 
 
+def settled(
+    idx: int, outcome: Settlement = "did_not_happen", *, by: str = "ann", key: str | None = None
+) -> DoubtSettled:
+    new = key or f"key-{idx}#2" if outcome == "did_not_happen" else None
+    return DoubtSettled(timestamp=at(9), idx=idx, tool="search", attempt=1, outcome=outcome, by=by, key=new)
+
+
+WAITING = WaitBegan(timestamp=at(9), wake_at=at(60))
+WOKEN = WaitEnded(timestamp=at(60), reason="clock")
+PARKED = Parked(timestamp=at(9), reason="this program has no tool 'search'")
+REQUEUED = Requeued(timestamp=at(9), by="ann")
+UNDOING = CompensationBegan(timestamp=at(9), by="ann")
+UNDONE = CompensationEnded(timestamp=at(9))
 FINISHED = Finished(timestamp=at(9), answer='{"refunded":"180.00"}')
 GAVE_UP = RunFailed(timestamp=at(9), reason="no such order")
 
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[AnyEvent]:
-    """Draw the events of a run: some turns of some calls, retried or not, ended in any order and way."""
+    """Draw the events of a run: some turns of some calls, retried, waited for, doubted or not, ended in any way."""
     events: list[AnyEvent] = [started()]
     first = 0
     for turn in range(draw(st.integers(0, 4))):
         calls = range(first, first := first + draw(st.integers(1, 3)))
         events += [decided(idx, turn=turn, attempt=draw(st.integers(0, 1))) for idx in calls]
         for idx in draw(st.permutations(calls)):
-            events += [decided(idx, turn=turn, attempt=n) for n in range(2, 2 + draw(st.integers(0, 2)))]
+            for n in range(2, 2 + draw(st.integers(0, 2))):
+                events += draw(st.sampled_from([[], [retrying(idx)], [retrying(idx), WAITING, WOKEN]]))
+                events += draw(st.sampled_from([[], [doubted(idx), settled(idx)], [PARKED, REQUEUED]]))
+                events.append(decided(idx, turn=turn, attempt=n))
+            events += draw(st.sampled_from([[], [doubted(idx)], [doubted(idx), settled(idx, "happened")]]))
             events.append(gave(idx) if draw(st.booleans()) else failed(idx))
-    match draw(st.sampled_from(["open", "in doubt", "finished", "failed"])):
-        case "open":
-            events.append(decided(first, attempt=0))
-        case "in doubt":
-            events += [decided(first), decided(first + 1, turn=first), doubted(first)]
-        case "finished":
-            events.append(FINISHED)
-        case _:
-            events.append(GAVE_UP)
+    events += draw(
+        st.sampled_from(
+            [
+                [decided(first, attempt=0)],
+                [decided(first), decided(first + 1, turn=first), doubted(first)],
+                [decided(first), retrying(first), WAITING],
+                [decided(first), retrying(first), WAITING, PARKED],
+                [decided(first), doubted(first), settled(first)],
+                [FINISHED],
+                [GAVE_UP],
+                [GAVE_UP, REQUEUED],
+                [FINISHED, UNDOING, decided(first, undoes=0), gave(first)],
+                [FINISHED, UNDOING, decided(first, undoes=0), gave(first), UNDONE],
+            ]
+        )
+    )
     return events
 
 
@@ -102,6 +159,34 @@ def histories(draw: st.DrawFn) -> list[AnyEvent]:
         ([started(), decided(0), gave(0), FINISHED], Status.DONE, None),
         ([started(), FINISHED], Status.DONE, None),
         ([started(), decided(0), failed(0), GAVE_UP], Status.FAILED, None),
+        ([started(), decided(0), retrying(0)], Status.RUNNING, None),
+        ([started(), decided(0), retrying(0), WAITING], Status.WAITING, "retry"),
+        ([started(), decided(0), retrying(0), WAITING, WOKEN], Status.RUNNING, None),
+        ([started(), decided(0), retrying(0), WAITING, gave(0)], Status.RUNNING, None),
+        ([started(), decided(0), retrying(0), WAITING, doubted(0)], Status.WAITING, "doubt"),
+        ([started(), decided(0), decided(1, turn=0), doubted(0), retrying(1), WAITING], Status.WAITING, "retry"),
+        (
+            [started(), decided(0), decided(1, turn=0), doubted(0), retrying(1), WAITING, failed(1)],
+            Status.WAITING,
+            "doubt",
+        ),
+        ([started(), decided(0), doubted(0), settled(0)], Status.RUNNING, None),
+        ([started(), decided(0), doubted(0), settled(0, "happened")], Status.WAITING, "doubt"),
+        ([started(), decided(0), doubted(0), settled(0, "happened"), gave(0)], Status.RUNNING, None),
+        ([started(), decided(0), doubted(0), settled(0, "told"), failed(0)], Status.RUNNING, None),
+        ([started(), PARKED], Status.WAITING, "person"),
+        ([started(), decided(0), PARKED], Status.WAITING, "person"),
+        ([started(), decided(0), PARKED, gave(0)], Status.WAITING, "person"),
+        ([started(), decided(0), doubted(0), PARKED], Status.WAITING, "person"),
+        ([started(), decided(0), doubted(0), PARKED, REQUEUED], Status.WAITING, "doubt"),
+        ([started(), decided(0), retrying(0), WAITING, PARKED], Status.WAITING, "person"),
+        ([started(), PARKED, REQUEUED], Status.RUNNING, None),
+        ([started(), decided(0), failed(0), GAVE_UP, REQUEUED], Status.RUNNING, None),
+        ([started(), decided(0), gave(0), FINISHED, UNDOING], Status.RUNNING, None),
+        ([started(), decided(0), gave(0), GAVE_UP, UNDOING], Status.RUNNING, None),
+        ([started(), FINISHED, UNDOING, decided(0, undoes=0), doubted(0)], Status.WAITING, "doubt"),
+        ([started(), FINISHED, UNDOING, PARKED], Status.WAITING, "person"),
+        ([started(), FINISHED, UNDOING, UNDONE], Status.CANCELLED, None),
     ],
 )
 def test_a_run_is_where_its_last_events_left_it(
@@ -148,8 +233,125 @@ def test_a_step_that_failed_has_an_error() -> None:
     (step,) = fold([started(), decided(0), failed(0)]).steps
 
     assert (step.status, step.result) == ("failed", None)
-    assert step.error == {"type": "ValueError", "message": "no such order"}
+    assert step.error == {"type": "ValueError", "message": "no such order", "applied": False}
     assert not step.is_open
+
+
+def test_a_step_that_will_be_tried_again_is_open_and_says_why_and_when() -> None:
+    (step,) = fold([started(), decided(0), retrying(0)]).steps
+
+    assert (step.status, step.is_open, step.retry_at, step.result) == ("retrying", True, at(60), None)
+    assert step.error == {"type": "ValueError", "message": "no such order", "applied": False}
+
+
+def test_a_step_that_is_tried_again_waits_no_more() -> None:
+    (step,) = fold([started(), decided(0), retrying(0), WAITING, WOKEN, decided(0, attempt=2)]).steps
+
+    assert (step.status, step.attempt, step.retry_at, step.error) == ("started", 2, None, None)
+
+
+def test_a_run_that_waits_says_until_when_and_a_run_that_goes_on_does_not() -> None:
+    events: list[AnyEvent] = [started(), decided(0), retrying(0), WAITING]
+
+    assert fold(events).wake_at == at(60)
+    for goes_on in (WOKEN, gave(0), failed(0), doubted(0)):
+        assert fold([*events, goes_on]).wake_at is None
+
+
+def test_a_run_that_a_person_must_see_to_waits_for_no_clock() -> None:
+    state = fold([started(), decided(0), retrying(0), WAITING, PARKED])
+
+    assert (state.parked, state.wake_at) == ("this program has no tool 'search'", None)
+
+
+def test_a_run_that_was_requeued_is_neither_parked_nor_failed() -> None:
+    for ended in (PARKED, GAVE_UP):
+        state = fold([started(), decided(0), gave(0), ended, REQUEUED])
+
+        assert (state.parked, state.failure, state.is_over, state.can_move) == (None, None, False, True)
+
+
+@pytest.mark.parametrize(
+    ("events", "can_move"),
+    [
+        ([], True),
+        ([decided(0)], True),
+        ([decided(0), doubted(0)], False),
+        ([decided(0), retrying(0), WAITING], False),
+        ([PARKED], False),
+        ([FINISHED], False),
+        ([GAVE_UP], False),
+        ([FINISHED, UNDOING], True),
+        ([FINISHED, UNDOING, UNDONE], False),
+    ],
+)
+def test_a_run_can_move_where_it_is_neither_over_nor_waits(events: list[AnyEvent], can_move: bool) -> None:  # noqa: FBT001
+    assert fold([started(), *events]).can_move is can_move
+
+
+def test_a_run_whose_effects_were_undone_keeps_its_answer_and_says_what_happened() -> None:
+    undoing = fold([started(), decided(0), gave(0), FINISHED, UNDOING])
+    undone = fold([decided(1, undoes=0), gave(1), UNDONE], undoing)
+
+    assert (undoing.compensating, undone.compensating) == (True, False)
+    assert [step.undoes for step in undone.steps] == [None, 0]
+    assert (undone.answer, undone.failure) == (
+        {"refunded": "180.00"},
+        "compensated: its finished effects were undone",
+    )
+
+
+# What became of a doubt.
+
+
+def only_step(*events: AnyEvent) -> Step:
+    (step,) = fold([started(), *events]).steps
+    return step
+
+
+def test_a_step_that_did_not_happen_waits_for_its_next_attempt_under_its_new_key() -> None:
+    step = only_step(decided(0), doubted(0), settled(0))
+
+    assert (step.status, step.key, step.attempt, step.doubt) == ("queued", "key-0#2", 1, None)
+    assert fold([started(), decided(0), doubted(0), settled(0)]).doubts == ()
+
+
+@pytest.mark.parametrize("outcome", ["happened", "skipped", "told"])
+def test_a_step_that_was_settled_otherwise_stays_in_doubt_until_its_result_or_failure(outcome: Settlement) -> None:
+    step = only_step(decided(0), doubted(0), settled(0, outcome))
+
+    assert (step.status, step.key) == ("in_doubt", "key-0")
+
+
+def test_the_attempts_count_anew_from_where_a_person_said_that_it_did_not_happen() -> None:
+    by_person = only_step(decided(0), decided(0, attempt=2), doubted(0), settled(0), decided(0, attempt=3))
+
+    assert (by_person.attempt, by_person.settled, by_person.attempts_spent) == (3, 2, 1)
+
+
+def test_what_a_probe_says_gives_no_further_attempts() -> None:
+    by_probe = only_step(decided(0), decided(0, attempt=2), settled(0, by=BY_PROBE), decided(0, attempt=3))
+
+    assert (by_probe.attempt, by_probe.settled, by_probe.attempts_spent) == (3, 0, 3)
+
+
+def test_a_step_knows_when_its_latest_attempt_started_and_when_its_key_was_first_sent() -> None:
+    queued = only_step(decided(0, attempt=0, seq=1))
+    first = only_step(decided(0, attempt=0, seq=1), decided(0, seq=2))
+    again = only_step(decided(0, seq=2), retrying(0), decided(0, attempt=2, seq=5))
+    other_key = only_step(decided(0, seq=2), doubted(0), settled(0), decided(0, attempt=2, seq=5, key="key-0#2"))
+
+    assert (queued.started_at, queued.keyed_at) == (None, None)
+    assert (first.started_at, first.keyed_at) == (at(2), at(2))
+    assert (again.started_at, again.keyed_at) == (at(5), at(2))
+    assert (other_key.started_at, other_key.keyed_at) == (at(5), at(5))
+
+
+def test_what_a_step_came_to_does_not_change_when_it_started() -> None:
+    for ended in (gave(0), failed(0), doubted(0), retrying(0)):
+        step = only_step(decided(0, seq=2), decided(0, attempt=2, seq=5), ended)
+
+        assert (step.started_at, step.keyed_at, step.attempt) == (at(5), at(2), 2)
 
 
 def test_a_step_in_doubt_is_open_and_says_why() -> None:
@@ -323,6 +525,22 @@ def test_an_empty_answer_is_an_answer(answer: str) -> None:
         ([], RunUnfinished, "run run-7f3a is pending; go on with: agent-es resume run-7f3a"),
         ([decided(0)], RunUnfinished, "run run-7f3a is running; go on with: agent-es resume run-7f3a"),
         ([decided(0), doubted(0)], RunUnfinished, "run run-7f3a waits for doubt; see: agent-es show run-7f3a"),
+        (
+            [decided(0), retrying(0), WAITING],
+            RunUnfinished,
+            "run run-7f3a waits for retry until 2026-07-05T10:01:00Z; see: agent-es show run-7f3a",
+        ),
+        ([PARKED], RunUnfinished, "run run-7f3a waits for person; see: agent-es show run-7f3a"),
+        (
+            [decided(0), retrying(0), WAITING, PARKED],
+            RunUnfinished,
+            "run run-7f3a waits for person; see: agent-es show run-7f3a",
+        ),
+        (
+            [FINISHED, UNDOING, UNDONE],
+            RunHasFailed,
+            "run run-7f3a cancelled: compensated: its finished effects were undone; see: agent-es journal run-7f3a",
+        ),
         ([GAVE_UP], RunHasFailed, "run run-7f3a failed: no such order; see: agent-es journal run-7f3a"),
     ],
 )
@@ -338,7 +556,8 @@ def test_a_run_without_an_answer_names_the_next_command(
 
 
 @pytest.mark.parametrize(
-    ("last", "over"), [(decided(0), False), (doubted(0), False), (FINISHED, True), (GAVE_UP, True)]
+    ("last", "over"),
+    [(decided(0), False), (doubted(0), False), (PARKED, False), (FINISHED, True), (GAVE_UP, True), (UNDONE, True)],
 )
 def test_a_run_is_over_where_nothing_can_happen_to_it_any_more(last: AnyEvent, over: bool) -> None:  # noqa: FBT001
     assert fold([started(), decided(0), last]).is_over is over

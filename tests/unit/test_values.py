@@ -1,18 +1,21 @@
 """Values: one canonical text each, and what is read back is what was meant."""
 
 import base64
-from collections.abc import Callable, Mapping
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
-from typing import Annotated, Any
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, NamedTuple
 from uuid import UUID
+from zoneinfo import TZPATH, ZoneInfo
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, computed_field
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, RootModel, computed_field
 from typing_extensions import TypedDict
 
 from agent_es.errors import NotRecordable
@@ -238,6 +241,11 @@ ROUND_TRIPS = [
     (int | None, None, "null"),
     (tuple[int, str], (1, "a"), '[1,"a"]'),
     (set[int], {5}, "[5]"),
+    (set[str], {"b", "c", "a"}, '["a","b","c"]'),
+    (frozenset[tuple[int, str]], frozenset({(2, "a"), (1, "b")}), '[[1,"b"],[2,"a"]]'),
+    (PurePosixPath, PurePosixPath("/a"), '"/a"'),
+    (time, time(9, 30), '"09:30:00"'),
+    (datetime, datetime(2026, 7, 5, 10), '"2026-07-05T10:00:00"'),  # noqa: DTZ001
     (list[list[Decimal]], [[Decimal("1.50")], []], '[["1.50"],[]]'),
     (Mapping[str, date], {"b": date(2026, 1, 2), "a": date(2026, 1, 1)}, '{"a":"2026-01-01","b":"2026-01-02"}'),
     (Point, Point(3, date(2026, 7, 5)), '{"at":"2026-07-05","x":3}'),
@@ -292,6 +300,177 @@ def test_a_time_keeps_its_instant(value: datetime) -> None:
     assert back == value
 
 
+@pytest.mark.parametrize("kind", [set, frozenset])
+@given(st.sets(st.text() | st.integers() | st.booleans()))
+def test_the_order_of_a_set_does_not_show(kind: Callable[[Any], Any], members: set[Any]) -> None:
+    shape = Shape(set[Any] if kind is set else frozenset[Any])
+
+    texts = {shape.encode(kind(ordered)) for ordered in (sorted(members, key=repr), sorted(members, key=str)[::-1])}
+
+    assert len(texts) == 1
+
+
+# Times in zones.
+
+NEW_YORK = ZoneInfo("America/New_York")
+BEFORE_THE_CLOCKS_CHANGE = datetime(2026, 3, 7, 9, tzinfo=NEW_YORK)
+TEXT = "2026-03-07T09:00:00-05:00[America/New_York]"
+
+
+class Pair(NamedTuple):
+    first: datetime
+    second: str
+
+
+class Meeting(BaseModel):
+    at: datetime = Field(alias="startsAt")
+    notes: str = ""
+
+
+@dataclass(frozen=True)
+class Slot:
+    meeting: Meeting
+    others: list[datetime | None]
+
+
+class Calendar(TypedDict):
+    slots: dict[str, Slot]
+
+
+def in_new_york(*moment: int, fold: int = 0) -> datetime:
+    return datetime(*moment, tzinfo=NEW_YORK, fold=fold)  # type: ignore[arg-type, misc]
+
+
+@pytest.mark.parametrize(
+    ("value", "recorded"),
+    [
+        (BEFORE_THE_CLOCKS_CHANGE, TEXT),
+        (in_new_york(2026, 11, 1, 1, 30), "2026-11-01T01:30:00-04:00[America/New_York]"),
+        (in_new_york(2026, 11, 1, 1, 30, fold=1), "2026-11-01T01:30:00-05:00[America/New_York]"),
+        (in_new_york(2026, 3, 7, 9, 0, 0, 5), "2026-03-07T09:00:00.000005-05:00[America/New_York]"),
+        (datetime(2026, 3, 7, 9, tzinfo=ZoneInfo("UTC")), "2026-03-07T09:00:00+00:00[UTC]"),
+        (datetime(2026, 3, 7, 9, tzinfo=ZoneInfo("Etc/GMT+5")), "2026-03-07T09:00:00-05:00[Etc/GMT+5]"),
+        (datetime(2026, 3, 7, 9, tzinfo=timezone(timedelta(hours=5, minutes=30))), "2026-03-07T09:00:00+05:30"),
+        (datetime(2026, 3, 7, 9, tzinfo=UTC), "2026-03-07T09:00:00Z"),
+        (datetime(2026, 3, 7, 9), "2026-03-07T09:00:00"),  # noqa: DTZ001
+    ],
+    ids=str,
+)
+def test_a_time_keeps_its_zone_its_fold_and_with_them_its_arithmetic(value: datetime, recorded: str) -> None:
+    shape = Shape(datetime)
+
+    text = shape.encode(value)
+    back = shape.decode(text)
+
+    assert text == f'"{recorded}"'
+    assert (back, back.fold, back.utcoffset()) == (value, value.fold, value.utcoffset())
+    assert isinstance(back.tzinfo, ZoneInfo) is isinstance(value.tzinfo, ZoneInfo)
+    assert (back + timedelta(days=1)).isoformat() == (value + timedelta(days=1)).isoformat()
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (datetime | None, BEFORE_THE_CLOCKS_CHANGE),
+        (list[datetime], [BEFORE_THE_CLOCKS_CHANGE, datetime(2026, 3, 7, tzinfo=UTC)]),
+        (Sequence[datetime], [BEFORE_THE_CLOCKS_CHANGE]),
+        (tuple[datetime, str], (BEFORE_THE_CLOCKS_CHANGE, "a")),
+        (Mapping[str, datetime], {"b": BEFORE_THE_CLOCKS_CHANGE, "a": in_new_york(2026, 1, 1)}),
+        (OrderedDict[str, datetime], OrderedDict(a=BEFORE_THE_CLOCKS_CHANGE, b=in_new_york(2026, 1, 1))),
+        (deque[datetime], deque([BEFORE_THE_CLOCKS_CHANGE])),
+        (Pair, Pair(BEFORE_THE_CLOCKS_CHANGE, "a")),
+        (Meeting, Meeting(startsAt=BEFORE_THE_CLOCKS_CHANGE)),
+        (Slot, Slot(Meeting(startsAt=BEFORE_THE_CLOCKS_CHANGE), [None, BEFORE_THE_CLOCKS_CHANGE])),
+        (
+            Calendar,
+            Calendar(slots={"a": Slot(Meeting(startsAt=BEFORE_THE_CLOCKS_CHANGE), [BEFORE_THE_CLOCKS_CHANGE])}),
+        ),
+        (RootModel[list[datetime]], RootModel[list[datetime]]([BEFORE_THE_CLOCKS_CHANGE])),
+    ],
+    ids=lambda it: getattr(it, "__name__", None) or str(it)[:40],
+)
+def test_a_time_keeps_its_zone_wherever_it_stands(annotation: Any, value: Any) -> None:
+    shape = Shape(annotation)
+
+    text = shape.encode(value)
+    back = shape.decode(text)
+
+    assert back == value
+    assert text.count("[America/New_York]") == repr(value).count("key='America/New_York'")
+    assert repr(back).count("key='America/New_York'") == repr(value).count("key='America/New_York'")
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (str, TEXT),
+        (list[str], [TEXT]),
+        (dict[str, str], {"at": TEXT}),
+        (dict[str, Any], {"at": TEXT}),
+        (list[Any], [TEXT, "2026-99-99T99:99:99Z[Nowhere]"]),
+        (object, TEXT),
+        (Meeting, Meeting(startsAt=BEFORE_THE_CLOCKS_CHANGE, notes=TEXT)),
+        (Pair, Pair(BEFORE_THE_CLOCKS_CHANGE, TEXT)),
+        (Any, TEXT),
+    ],
+    ids=lambda it: getattr(it, "__name__", None) or str(it)[:40],
+)
+def test_a_text_that_looks_like_a_time_in_a_zone_is_a_text(annotation: Any, value: Any) -> None:
+    shape = Shape(annotation)
+
+    back = shape.decode(shape.encode(value))
+
+    assert back == value
+    assert repr(back) == repr(value)
+
+
+class Wandering(tzinfo):
+    """A zone of somebody else's, as dateutil has them."""
+
+    def utcoffset(self, moment: datetime | None) -> timedelta:
+        return timedelta(hours=-4 if moment is not None and moment.month > 6 else -5)
+
+    def dst(self, moment: datetime | None) -> timedelta:
+        return timedelta(0)
+
+    def tzname(self, moment: datetime | None) -> str:
+        return "wandering"
+
+
+def without_a_name() -> ZoneInfo:
+    for folder in TZPATH:
+        if (file := Path(folder) / "America/New_York").exists():
+            with file.open("rb") as data:
+                return ZoneInfo.from_file(data)
+    pytest.skip("no zone files on this machine")
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (datetime, lambda: datetime(2026, 3, 7, 9, tzinfo=Wandering())),
+        (datetime, lambda: datetime(2026, 3, 7, 9, tzinfo=without_a_name())),
+        (time, lambda: time(9, tzinfo=NEW_YORK)),
+        (datetime, lambda: datetime(2026, 11, 1, 1, 30, fold=1)),  # noqa: DTZ001
+        (datetime, lambda: in_new_york(2026, 3, 8, 2, 30)),  # no clock in New York ever shows it
+        (set[datetime], lambda: {BEFORE_THE_CLOCKS_CHANGE}),
+        (dict[datetime, str], lambda: {BEFORE_THE_CLOCKS_CHANGE: "a"}),
+        (set[tuple[int, datetime]], lambda: {(1, BEFORE_THE_CLOCKS_CHANGE)}),
+    ],
+    ids=["another library's", "without a name", "of a time", "naive fold", "in a gap", "in a set", "a key", "nested"],
+)
+def test_a_time_whose_meaning_cannot_be_kept_is_refused_and_not_changed(
+    annotation: Any, value: Callable[[], Any]
+) -> None:
+    with pytest.raises(NotRecordable):
+        Shape(annotation).encode(value())
+
+
+def test_a_zone_that_this_machine_does_not_know_is_an_error_and_no_other_zone() -> None:
+    with pytest.raises(Exception, match="Nowhere"):
+        Shape(datetime).decode('"2026-03-07T09:00:00-05:00[America/Nowhere]"')
+
+
 def test_a_value_without_an_annotation_is_what_json_makes_of_it() -> None:
     shape = Shape(Any)
 
@@ -320,6 +499,36 @@ def test_a_text_with_a_lone_surrogate_is_recorded_whether_annotated_or_not() -> 
 def test_a_value_that_its_annotation_cannot_give_back_is_refused(annotation: Any, value: Any, says: str) -> None:
     with pytest.raises(NotRecordable, match=says):
         Shape(annotation).encode(value)
+
+
+class Refunded(BaseModel):
+    amount: Decimal
+
+
+class Charged(BaseModel):
+    amount: Decimal
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (Refunded | Charged, Charged(amount=Decimal(180))),
+        (Size | int, Size.SMALL),
+        (datetime | str, "2026-07-05T10:00:00Z"),
+    ],
+    ids=str,
+)
+def test_a_value_that_would_come_back_as_another_member_of_its_union_is_refused_and_not_changed(
+    annotation: Any, value: Any
+) -> None:
+    shape = Shape(annotation)
+    try:
+        text = shape.encode(value)
+    except NotRecordable:
+        return
+
+    back = shape.decode(text)
+    assert type(back) is type(value)
 
 
 def test_a_type_that_raises_anything_makes_a_value_unrecordable_and_no_more() -> None:
