@@ -30,6 +30,7 @@ worker.run(RefundRun, run_id=RUN_ID, goal=GOAL)
 POINTS = [*product(map(str, range(1, 13)), ("before", "after")), *product(["provider"], ("before", "after"))]
 
 
+@pytest.mark.crash
 @pytest.mark.parametrize(("where", "side"), POINTS, ids=lambda part: part)
 def test_a_process_killed_there_pays_once(where: str, side: str, new_world: Any) -> None:
     calm, world = new_world(), new_world()

@@ -46,6 +46,7 @@ def test_a_crash_at_any_request_of_the_story_pays_once(new_world: Callable[[], A
         assert_one_refund(world, state, expected)
 
 
+@pytest.mark.crash
 def test_a_second_crash_at_any_request_of_the_recovery_pays_once(new_world: Callable[[], Any]) -> None:
     calm = new_world()
     expected = calm.run(calm.worker())

@@ -236,6 +236,7 @@ CrashingRunner(RunStore(sys.argv[1]), plan, at=at, die=sigkill).run(Books, run_i
 """
 
 
+@pytest.mark.crash
 @pytest.mark.parametrize(
     ("where", "side"), [("body", ""), *((str(n), side) for n in range(1, 6) for side in ("before", "after"))]
 )
