@@ -8,7 +8,8 @@ from typing import Any
 
 from agent_es.decider import Decision
 from agent_es.demo import GOAL, POLICY, RUN_ID, SCRIPT, RefundRun, open_store
-from agent_es.runtime import Performer, Runner
+from agent_es.drivers import Performer
+from agent_es.runtime import Runner
 from agent_es.state import RunState
 from agent_es.step import Append, Decide, NextDone, Probe, Request, Start, Transact
 from agent_es.testing import Crash, CrashingRunner, CrashPoint, PaymentProvider

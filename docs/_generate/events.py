@@ -122,7 +122,7 @@ EXAMPLES: Mapping[type[Event], tuple[int, Mapping[str, Any]]] = {
             "idx": 1,
             "tool": "process_refund",
             "attempt": 5,
-            "reason": "attempt 5 of 5 was the last: TimeoutError: no answer within 10 s; "
+            "reason": "attempt 5 of 5: TimeoutError: no answer within 10 s; "
             "nobody can tell whether process_refund happened",
         },
     ),

@@ -1,374 +1,30 @@
-"""The only place that acts: performs what a step asks for, and tells what happened.
+"""The only place that acts: asks deciders, calls tools, appends to the store, and tells what happened.
 
-Rule 1: two loops of ten lines, one blocking, one awaiting, drive one generator; there is no second copy of it.
-Rule 2: no transaction is open while a tool or a decider runs.
-Rule 3: a lost append ends the execution of that run at once; what still runs beside it is cancelled, or left
-behind in a daemon thread where it cannot be.
+Rule 1: no transaction is open while a decider or a tool runs, but for a ``TRANSACTIONAL`` tool, whose body it is.
+Rule 2: a lost append ends the execution of that run at once.
+Rule 3: time and chance enter here, as parameters.
 """
 
 import asyncio
-import inspect
-import math
-import queue
 import random
-import threading
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar, assert_never
+from typing import Any
 from uuid import uuid4
 
 from agent_es.decider import Decider, Decision
+from agent_es.drivers import Body, Performer, Tasks, Threads, adrive, drive
 from agent_es.errors import AgentUnknown, BadAgent, BadDecision, BadTool, NotApplied, RunMoved
-from agent_es.events import (
-    AnyEvent,
-    CompensationBegan,
-    CompensationEnded,
-    DoubtSettled,
-    Finished,
-    LlmDecided,
-    Parked,
-    Requeued,
-    RunFailed,
-    RunStarted,
-    StepInDoubt,
-    ToolFailed,
-    ToolResult,
-    WaitBegan,
-    WaitEnded,
-)
+from agent_es.events import AnyEvent, ToolResult
+from agent_es.notices import notice_of
 from agent_es.run import AgentRun
 from agent_es.state import RunState, Status
-from agent_es.step import (
-    Append,
-    Decide,
-    NextDone,
-    Probe,
-    Request,
-    Requests,
-    Start,
-    Transact,
-    advance,
-    retry_of,
-)
+from agent_es.step import Requests, advance
 from agent_es.store import RunStore, check_same
-from agent_es.telemetry import Kind, Notice, OnEvent, ignore
-from agent_es.tools import (
-    TRANSACTION_LIMIT,
-    Failed,
-    Outcome,
-    Probed,
-    Returned,
-    Tool,
-    ToolContext,
-    ToolSpec,
-    Unknown,
-    describe,
-)
+from agent_es.telemetry import Notice, OnEvent, ignore
+from agent_es.tools import TRANSACTION_LIMIT, Failed, Outcome, Returned, Tool, ToolSpec
 from agent_es.values import canonical
-
-T = TypeVar("T")
-
-Done = tuple[int, Outcome]
-Ended = tuple[int, Outcome | BaseException]
-"""How a body ended: with an outcome, or with what ends more than itself, as ``sys.exit()`` does."""
-
-
-class Performer(Protocol):
-    """Performs the requests of a step, blocking."""
-
-    def perform(self, request: Request, /) -> Any:
-        """Do what is asked and return the answer."""
-        ...
-
-    def close(self) -> None:
-        """Leave behind what still runs."""
-        ...
-
-
-def drive(requests: Requests, performer: Performer) -> None:
-    """Drive a step to its end."""
-    try:
-        request = next(requests)
-        while True:
-            try:
-                answer = performer.perform(request)
-            except Exception as error:  # the step decides what an error means
-                request = requests.throw(error)
-            else:
-                request = requests.send(answer)
-    except StopIteration:
-        return
-    finally:
-        requests.close()
-        performer.close()
-
-
-async def adrive(requests: Requests, performer: "Tasks") -> None:
-    """Drive a step to its end, awaiting what it asks for."""
-    try:
-        request = next(requests)
-        while True:
-            try:
-                answer = await performer.perform(request)
-            except Exception as error:  # the step decides what an error means
-                request = requests.throw(error)
-            else:
-                request = requests.send(answer)
-    except StopIteration:
-        if performer.cancelled is not None:
-            raise performer.cancelled from None
-    finally:
-        requests.close()
-        await performer.close()
-
-
-class Body:
-    """One attempt at one step: a tool with its arguments and its context, ready to start."""
-
-    def __init__(self, runner: "Runner", request: Start | Transact | Probe) -> None:
-        self.run_id = request.run.state.run_id
-        self.step = request.step
-        self.tool = runner.tools_of(type(request.run))[request.step.tool]
-        self.retry = retry_of(request.run, self.tool)
-        self._deps = runner.deps
-        self._view = type(request.run).of(request.run.state)
-        self._lock = threading.Lock()
-        self._is_over = False
-
-    @property
-    def idx(self) -> int:
-        """The step that this is an attempt at."""
-        return self.step.idx
-
-    def call(self, session: Any = None) -> Any:
-        """Call the function; an asynchronous one gives an awaitable."""
-        return self.tool.bind(self._view, self._context(session), self.step.args_json)()
-
-    def run(self) -> Outcome:
-        """Call the function here, and wait for it."""
-        try:
-            value = self.call()
-            if inspect.isawaitable(value):
-                outcome: Outcome = finish(self._awaited(value))
-                return outcome
-            return self.tool.returned(value)
-        except (Exception, asyncio.CancelledError) as error:  # the tool's effect says what it means
-            return self.raised(error)
-
-    async def arun(self) -> Outcome:
-        """Await an asynchronous function here."""
-        try:
-            return await self._awaited(self.call())
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            return self.raised(error)  # something that the body awaited was cancelled, not the body
-        except Exception as error:  # the tool's effect says what it means
-            return self.raised(error)
-
-    def probe(self) -> Probed:
-        """Ask whether the last attempt happened; a probe that raises cannot tell."""
-        try:
-            ask = self.tool.bind_probe(self._view, self._context(None), self.step.args_json)
-            return self.tool.probed(finish(ask()))
-        except Exception as error:  # a probe raises what it likes
-            return Unknown(type(error).__qualname__, describe(error))
-
-    def raised(self, error: Exception | asyncio.CancelledError) -> Outcome:
-        """Say what an exception means."""
-        return self.tool.raised(error, self.retry, first=self.step.attempts_spent <= 1)
-
-    def claim_end(self) -> bool:
-        """Say whether whoever asks is the first to end this attempt: its body, or the limit on its time."""
-        with self._lock:
-            was, self._is_over = self._is_over, True
-            return not was
-
-    async def _awaited(self, value: Awaitable[Any]) -> Outcome:
-        limit = asyncio.timeout(self.retry.timeout)
-        try:
-            async with limit:
-                return self.tool.returned(await value)
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            return self.tool.timed_out(self.retry.timeout or 0)
-
-    def _context(self, session: Any) -> ToolContext[Any]:
-        step = self.step
-        return ToolContext(self._deps, self.run_id, step.idx, step.attempt, step.key, session)
-
-
-class Threads:
-    """Performs requests for a blocking driver: bodies run here, or in threads where there are several.
-
-    A body with a limit on its time runs in a thread too.  One that passes it cannot be stopped: its attempt ends, and
-    when it returns after all, its result is late.
-    """
-
-    def __init__(self, runner: "Runner") -> None:
-        self._runner = runner
-        self._ready: deque[Body] = deque()
-        self._flying: dict[int, tuple[Body, float]] = {}
-        self._done: queue.SimpleQueue[Ended] = queue.SimpleQueue()
-
-    def perform(self, request: Request, /) -> Any:
-        """Do what is asked and return the answer."""
-        match request:
-            case Decide(run):
-                return finish(self._runner.ask(run))
-            case Append(run):
-                return self._runner.save(run)
-            case Start():
-                self._ready.append(Body(self._runner, request))
-                return None
-            case NextDone():
-                return self.next_done()
-            case Transact(run):
-                return self._runner.transact(run, Body(self._runner, request))
-            case Probe():
-                return Body(self._runner, request).probe()
-            case _:
-                assert_never(request)
-
-    def next_done(self) -> Done:
-        """Return the outcome of the body that ended first."""
-        if len(self._ready) == 1 and not self._flying and not self._ready[0].retry.timeout:
-            body = self._ready.popleft()
-            return body.idx, body.run()
-        while self._ready:
-            body = self._ready.popleft()
-            self._flying[body.idx] = body, time.monotonic() + (body.retry.timeout or math.inf)
-            spawn(self._work, body)
-        while True:
-            overdue, until = min(self._flying.values(), key=lambda flying: flying[1])
-            try:
-                left = None if until == math.inf else max(0.0, until - time.monotonic())
-                idx, ended = self._done.get(timeout=left)
-            except queue.Empty:
-                if not overdue.claim_end():
-                    continue  # it has just ended: its outcome is on its way
-                idx, ended = overdue.idx, overdue.tool.timed_out(overdue.retry.timeout or 0)
-            del self._flying[idx]
-            return outcome_of(idx, ended)
-
-    def close(self) -> None:
-        """Leave behind what still runs: its results will be late."""
-        for body, _ in self._flying.values():
-            body.claim_end()
-
-    def _work(self, body: Body) -> None:
-        ended = to_the_end(body)
-        if body.claim_end():
-            self._done.put((body.idx, ended))
-        else:
-            self._runner.deliver_late(body, ended)
-
-
-class Tasks:
-    """Performs requests for an awaiting driver: asynchronous bodies are tasks, the others run in threads.
-
-    A cancelled caller is cancelled as soon as what is known is recorded: an append under way gets its answer, and
-    the results that are there already are appended.  Nothing new is decided or started.
-    """
-
-    def __init__(self, runner: "Runner") -> None:
-        self._runner = runner
-        self._done: asyncio.Queue[Ended] = asyncio.Queue()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._threads: list[Body] = []
-        self.cancelled: asyncio.CancelledError | None = None
-        """Set once the caller was cancelled: what is known is recorded, then this is raised."""
-
-    async def perform(self, request: Request) -> Any:
-        """Do what is asked and return the answer."""
-        match request:
-            case Append(run):
-                if self.cancelled is not None and any(isinstance(e, LlmDecided) for e in run.pending_events):
-                    raise self.cancelled
-                return await self._to_the_end(self._runner.save, run)
-            case NextDone():
-                return await self._next_done()
-            case Start():
-                if self.cancelled is None:
-                    self._start(Body(self._runner, request))
-                return None
-            case _ if self.cancelled is not None:
-                raise self.cancelled
-            case Decide(run):
-                decision = self._runner.ask(run)
-                return await decision if inspect.isawaitable(decision) else decision
-            case Transact(run):
-                return await self._to_the_end(self._runner.transact, run, Body(self._runner, request))
-            case Probe():
-                return await asyncio.to_thread(Body(self._runner, request).probe)
-            case _:
-                assert_never(request)
-
-    async def _to_the_end(self, work: Callable[..., T], *args: Any) -> T:
-        """Do the work in a thread; a cancelled caller must not tear it from its answer."""
-        task = asyncio.ensure_future(asyncio.to_thread(work, *args))
-        while not task.done():
-            try:
-                await asyncio.wait([task])
-            except asyncio.CancelledError as error:
-                self.cancelled = error
-        return task.result()
-
-    async def _next_done(self) -> Done:
-        if self.cancelled is None:
-            try:
-                return outcome_of(*await self._done.get())
-            except asyncio.CancelledError as error:
-                self.cancelled = error
-        if self._done.empty():
-            raise self.cancelled
-        return outcome_of(*self._done.get_nowait())
-
-    def _start(self, body: Body) -> None:
-        if body.tool.is_async:
-            task = asyncio.create_task(self._await(body))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-            return
-        loop = asyncio.get_running_loop()
-        self._threads.append(body)
-        spawn(self._work, body, loop)
-        if body.retry.timeout:
-            loop.call_later(body.retry.timeout, self._expire, body)
-
-    async def _await(self, body: Body) -> None:
-        ended: Outcome | BaseException
-        try:
-            ended = await body.arun()
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:  # the driver is told, and raises it
-            ended = error
-        self._done.put_nowait((body.idx, ended))
-
-    def _expire(self, body: Body) -> None:
-        if body.claim_end():
-            self._done.put_nowait((body.idx, body.tool.timed_out(body.retry.timeout or 0)))
-
-    def _work(self, body: Body, loop: asyncio.AbstractEventLoop) -> None:
-        ended = to_the_end(body)
-        if body.claim_end() and not loop.is_closed():
-            loop.call_soon_threadsafe(self._done.put_nowait, (body.idx, ended))
-        else:
-            self._runner.deliver_late(body, ended)
-
-    async def close(self) -> None:
-        """Cancel what still runs; the results of what cannot be cancelled will be late."""
-        for body in self._threads:
-            body.claim_end()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 class RolledBack(Exception):  # never leaves this module
@@ -628,7 +284,7 @@ class Runner:
 
     def _tell(self, run: AgentRun, events: Iterable[AnyEvent]) -> None:
         for event in events:
-            self.on_event(_notice(run.state.run_id, event))
+            self.on_event(notice_of(run.state.run_id, event))
 
     def _tell_resumed(self, state: RunState) -> None:
         seq = state.version - 1
@@ -639,42 +295,6 @@ class Runner:
         for step in state.steps:
             if not step.is_open:
                 self.on_event(Notice("memoized", state.run_id, seq, step.idx, step.tool, step.attempt, step.key))
-
-
-def to_the_end(body: Body) -> Outcome | BaseException:
-    """Run a body in a thread, where nothing that it raises may be lost."""
-    try:
-        return body.run()
-    except BaseException as error:  # the driver is told, and raises it
-        return error
-
-
-def outcome_of(idx: int, ended: Outcome | BaseException) -> Done:
-    """Return how a body ended, or raise what ends more than itself."""
-    if isinstance(ended, BaseException):
-        raise ended
-    return idx, ended
-
-
-def finish(value: Any) -> Any:
-    """Return the value, or what awaiting it gives, in a loop of its own: in a thread, where one runs here."""
-    if not inspect.isawaitable(value):
-        return value
-
-    async def wait() -> Any:
-        return await value
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(wait())
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, wait()).result()
-
-
-def spawn(function: Callable[..., object], *args: object) -> None:
-    """Start a daemon thread: one that cannot be stopped must not keep the interpreter alive."""
-    threading.Thread(target=function, args=args, daemon=True).start()
 
 
 def new_run_id() -> str:
@@ -724,40 +344,3 @@ def _subclasses(cls: type[AgentRun]) -> Iterable[type[AgentRun]]:
     for subclass in cls.__subclasses__():
         yield subclass
         yield from _subclasses(subclass)
-
-
-def _notice(run_id: str, event: AnyEvent) -> Notice:  # noqa: C901, PLR0912  # one branch per event
-    kind: Kind
-    match event:
-        case LlmDecided(attempt=attempt):
-            kind, text = "decided" if attempt == 0 else "attempted" if attempt == 1 else "attempted_again", event.args
-        case ToolResult():
-            kind, text = "completed", event.result
-        case ToolFailed():
-            kind, text = "failed", event.error
-        case StepInDoubt():
-            kind, text = "in_doubt", event.reason
-        case DoubtSettled():
-            kind, text = "settled", f"{event.outcome}, by {event.by}"
-        case WaitBegan():
-            kind, text = "waiting", f"until {event.wake_at:%Y-%m-%dT%H:%M:%SZ}"
-        case WaitEnded():
-            kind, text = "woken", event.reason
-        case Parked():
-            kind, text = "parked", event.reason
-        case Requeued():
-            kind, text = "requeued", f"by {event.by}"
-        case CompensationBegan():
-            kind, text = "compensating", f"by {event.by}"
-        case CompensationEnded():
-            kind, text = "compensated", ""
-        case Finished():
-            kind, text = "finished", event.answer
-        case RunFailed():
-            kind, text = "run_failed", event.reason
-        case RunStarted():
-            kind, text = "started", event.goal
-        case _:
-            assert_never(event)
-    step = {name: getattr(event, name, None) for name in ("idx", "tool", "attempt", "key")}
-    return Notice(kind, run_id, event.originator_version - 1, text=text, **step)

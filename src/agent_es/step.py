@@ -257,7 +257,8 @@ class Turn:
         run, tool = self._run, self._tools[step.tool]
         if tool.on_doubt == "resend" and self._has_attempts(step):
             return self._try_again(step, why)
-        last = f"attempt {step.attempt}: {why}; nobody can tell whether {tool.name} happened"
+        which = f"attempt {step.attempts_spent} of {self._retry(tool).max_attempts}"
+        last = f"{which}: {why}; nobody can tell whether {tool.name} happened"
         run.record_doubt(step.idx, last)
         if tool.on_doubt == "skip":
             run.record_settlement(step.idx, "skipped", "on_doubt")
@@ -273,12 +274,10 @@ class Turn:
         if self._has_attempts(step):
             run.record_start(step.idx)
             return [run.state.steps[step.idx]]
-        bound = self._retry(tool).max_attempts
-        last = f"attempt {step.attempts_spent} of {bound} was the last: {why}"
         if tool.effect is Effect.IDEMPOTENT:
-            run.record_doubt(step.idx, f"{last}; nobody can tell whether {tool.name} happened")
-        else:
-            run.record_failure(step.idx, Failed("AttemptsExhausted", last))
+            return self._doubt(step, why)
+        which = f"attempt {step.attempts_spent} of {self._retry(tool).max_attempts}"
+        run.record_failure(step.idx, Failed("AttemptsExhausted", f"{which} was the last: {why}"))
         return []
 
     def _retry(self, tool: Tool) -> Retry:

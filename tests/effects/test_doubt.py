@@ -340,4 +340,4 @@ def test_the_journal_of_a_doubt_can_be_written_out_and_read_in(play: Play, store
     lines = [json.loads(str(entry)) for entry in store.journal("run-1")]
 
     assert lines[-1]["type"] == "step_in_doubt"
-    assert lines[-1]["data"]["reason"].startswith("attempt 1: TimeoutError")
+    assert lines[-1]["data"]["reason"].startswith("attempt 1 of 1: TimeoutError")

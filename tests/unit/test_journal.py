@@ -9,7 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_es.errors import AgentError, BadJournal
-from agent_es.events import AnyEvent, Finished, LlmDecided, RunStarted, StepInDoubt, ToolFailed, ToolResult, stream_id
+from agent_es.events import (
+    AnyEvent,
+    CompensationEnded,
+    DoubtSettled,
+    Finished,
+    LlmDecided,
+    Parked,
+    RunStarted,
+    StepInDoubt,
+    ToolFailed,
+    ToolResult,
+    WaitBegan,
+    stream_id,
+)
 from agent_es.journal import JournalEntry, timestamp
 from agent_es.testing import FrozenClock
 from agent_es.values import canonical
@@ -73,13 +86,31 @@ STARTED = RunStarted(
             "step_in_doubt",
             {"idx": 0, "tool": "search", "attempt": 5, "reason": '"quoted"'},
         ),
+        (
+            ToolFailed(timestamp=at(0), idx=0, tool="search", attempt=1, error="{}", retry_at=at(60)),
+            "tool_failed",
+            {"idx": 0, "tool": "search", "attempt": 1, "error": {}, "retry_at": "2026-07-05T10:01:00Z"},
+        ),
+        (
+            DoubtSettled(
+                timestamp=at(0), idx=0, tool="pay", attempt=1, outcome="did_not_happen", by="probe", key="k#2"
+            ),
+            "doubt_settled",
+            {"idx": 0, "tool": "pay", "attempt": 1, "outcome": "did_not_happen", "by": "probe", "key": "k#2"},
+        ),
+        (WaitBegan(timestamp=at(0), wake_at=at(60)), "wait_began", {"wake_at": "2026-07-05T10:01:00Z"}),
+        (Parked(timestamp=at(0), reason="no such tool"), "parked", {"reason": "no such tool"}),
+        (CompensationEnded(timestamp=at(0)), "compensation_ended", {}),
     ],
-    ids=["started", "result", "null", "failed", "doubt"],
+    ids=["started", "result", "null", "failed", "doubt", "retry", "settled", "wait", "parked", "compensated"],
 )
-def test_an_entry_tells_what_its_event_says(event: AnyEvent, name: str, data: dict[str, object]) -> None:
-    entry = JournalEntry("r", event)
+def test_an_entry_tells_what_its_event_says_and_its_line_can_be_read_back(
+    event: AnyEvent, name: str, data: dict[str, object]
+) -> None:
+    entry = JournalEntry("r", event.model_copy(update={"originator_id": stream_id("r"), "originator_version": 1}))
 
     assert (entry.type, entry.data) == (name, data)
+    assert JournalEntry.parse(str(entry)) == entry
 
 
 def test_a_line_stays_one_line_and_keeps_its_characters() -> None:
@@ -161,6 +192,9 @@ def line(**changes: Any) -> str:
         line(data={"answer": float("nan")}),
         line(run_id=None),
         line(colour="red"),
+        line(type="wait_began", data={"wake_at": "2026-07-05T10:01:00"}),
+        line(type="wait_began", data={"wake_at": "soon"}),
+        line(type="doubt_settled", data={"idx": 0, "tool": "t", "attempt": 1, "outcome": "perhaps", "by": "ann"}),
     ],
     ids=lambda text: text[:90],
 )

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Never
 
-from agent_es.runtime import Body, Done, Performer, Runner, Threads
+from agent_es.drivers import Body, Done, Performer, Threads
+from agent_es.runtime import Runner
 from agent_es.state import RunState, Steps
 from agent_es.step import Request
 

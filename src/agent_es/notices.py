@@ -1,0 +1,60 @@
+"""What there is to tell of an event."""
+
+from typing import assert_never
+
+from agent_es.events import (
+    AnyEvent,
+    CompensationBegan,
+    CompensationEnded,
+    DoubtSettled,
+    Finished,
+    LlmDecided,
+    Parked,
+    Requeued,
+    RunFailed,
+    RunStarted,
+    StepInDoubt,
+    ToolFailed,
+    ToolResult,
+    WaitBegan,
+    WaitEnded,
+)
+from agent_es.telemetry import Kind, Notice
+
+
+def notice_of(run_id: str, event: AnyEvent) -> Notice:  # noqa: C901, PLR0912  # one branch per event
+    """Return what the event tells."""
+    kind: Kind
+    match event:
+        case LlmDecided(attempt=attempt):
+            kind, text = "decided" if attempt == 0 else "attempted" if attempt == 1 else "attempted_again", event.args
+        case ToolResult():
+            kind, text = "completed", event.result
+        case ToolFailed():
+            kind, text = "failed", event.error
+        case StepInDoubt():
+            kind, text = "in_doubt", event.reason
+        case DoubtSettled():
+            kind, text = "settled", f"{event.outcome}, by {event.by}"
+        case WaitBegan():
+            kind, text = "waiting", f"until {event.wake_at:%Y-%m-%dT%H:%M:%SZ}"
+        case WaitEnded():
+            kind, text = "woken", event.reason
+        case Parked():
+            kind, text = "parked", event.reason
+        case Requeued():
+            kind, text = "requeued", f"by {event.by}"
+        case CompensationBegan():
+            kind, text = "compensating", f"by {event.by}"
+        case CompensationEnded():
+            kind, text = "compensated", ""
+        case Finished():
+            kind, text = "finished", event.answer
+        case RunFailed():
+            kind, text = "run_failed", event.reason
+        case RunStarted():
+            kind, text = "started", event.goal
+        case _:
+            assert_never(event)
+    step = {name: getattr(event, name, None) for name in ("idx", "tool", "attempt", "key")}
+    return Notice(kind, run_id, event.originator_version - 1, text=text, **step)
