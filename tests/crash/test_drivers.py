@@ -107,6 +107,27 @@ def test_no_more_bodies_run_beside_each_other_than_the_bound(tmp_path: Path) -> 
     assert [step.result for step in state.steps] == list(range(7))
 
 
+def test_an_agent_may_ask_for_one_body_after_the_other(tmp_path: Path) -> None:
+    ended: list[str] = []
+
+    class Orderly(AgentRun):
+        at_once = 1
+
+        @tool(effect=Effect.READ)
+        def first(self) -> None:
+            time.sleep(0.05)
+            ended.append("first")
+
+        @tool(effect=Effect.READ)
+        def second(self) -> None:
+            ended.append("second")
+
+    plan = ScriptedDecider([[CallTool("first"), CallTool("second")], Finish("done")])
+    Runner(store_in(tmp_path / "runs.db"), plan).run(Orderly, run_id="run-1", goal="in order")
+
+    assert ended == ["first", "second"]
+
+
 def test_a_step_is_one_decision_and_its_calls(tmp_path: Path) -> None:
     store = store_in(tmp_path / "runs.db")
     store.start(Worker, run_id="run-1", goal="go")

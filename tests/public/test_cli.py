@@ -101,6 +101,8 @@ def test_a_run_is_run_shown_and_listed(greeted: Shell) -> None:
     assert [record["run_id"] for record in json.loads(greeted("runs", "--json")[1])] == ["run-1"]
     assert len(greeted("journal", "run-1")[1].splitlines()) == 4
     assert re.search(r"step 0 .*greet done", greeted("show", "run-1")[1])
+    scratchpad = json.loads(greeted("show", "run-1", "--json")[1])["scratchpad"]
+    assert [(entry["kind"], entry["idx"]) for entry in scratchpad] == [("goal", None), ("call", 0), ("result", 0)]
 
 
 def test_running_a_finished_id_again_executes_nothing_and_says_so(greeted: Shell) -> None:

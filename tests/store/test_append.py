@@ -11,14 +11,26 @@ import eventsourcing.persistence as es
 import pytest
 
 from agent_es import AgentRun, CallTool, Effect, RunStore, Status, tool
-from agent_es.errors import AppendUnknown, KeyReused, RunConflict, RunMoved, RunNotFound, StoreBusy
+from agent_es.errors import (
+    AppendUnknown,
+    BadSettlement,
+    IllegalEvent,
+    KeyReused,
+    RunConflict,
+    RunMoved,
+    RunNotFound,
+    StoreBusy,
+    StoreUnusable,
+)
 from agent_es.run import Planned
 from agent_es.state import fold
-from agent_es.store.projection import row_of
-from agent_es.tools import Failed
+from agent_es.store.projection import ALL, row_of
+from agent_es.testing import FrozenClock
+from agent_es.tools import Failed, Unknown
 
 Sql = Callable[..., list[tuple[Any, ...]]]
-ROWS = "SELECT agent, goal, status, waiting_for, cursor, tags, started_at, updated_at, run_id FROM agent_es_runs"
+ROWS = f"SELECT {', '.join(ALL)} FROM agent_es_runs"  # noqa: S608
+at = FrozenClock()
 
 
 class Refund(AgentRun):
@@ -49,6 +61,31 @@ ENDS: dict[str, list[Callable[[AgentRun], None]]] = {
     "in doubt": STORY,
     "done": [*STORY[:3], lambda run: run.record_failure(1, Failed("E", "no")), lambda run: run.record_answer("1")],
     "failed": [lambda run: run.record_surrender("no such order")],
+    "retrying": [
+        *STORY[:3],
+        lambda run: run.record_retry(1, Unknown("TimeoutError", "late"), at(60)),
+        lambda run: run.record_wait(at(60)),
+        lambda run: run.record_wake("clock"),
+        lambda run: run.record_start(1),
+        lambda run: run.record_result(1, "1"),
+    ],
+    "settled": [
+        *STORY,
+        lambda run: run.record_settlement(1, "did_not_happen", "ann"),
+        lambda run: run.record_start(1),
+        lambda run: run.record_result(1, "1"),
+    ],
+    "sent back": [
+        lambda run: run.record_parked("no such tool"),
+        lambda run: run.record_requeued("ann"),
+        lambda run: run.record_surrender("no such order"),
+        lambda run: run.record_requeued("ann"),
+    ],
+    "undone": [
+        lambda run: run.record_answer("1"),
+        lambda run: run.record_compensation("ann"),
+        lambda run: run.record_compensated(),
+    ],
 }
 
 
@@ -64,7 +101,7 @@ def test_after_each_append_the_row_is_the_fold_of_the_events(
 
         loaded = store.load("run-7f3a")
         assert loaded == run.state
-        assert sql(ROWS) == [row_of(loaded)]
+        assert sql(ROWS) == [row_of(loaded)[1]]
 
 
 def test_the_row_is_what_a_user_would_query(store: RunStore) -> None:
@@ -80,6 +117,22 @@ def test_the_row_is_what_a_user_would_query(store: RunStore) -> None:
     assert (record.tags, record.wake_at, record.envelope_id) == ({"team": "support"}, None, None)
     assert (record.started_at, record.updated_at) == (run.state.started_at, run.state.updated_at)
     assert (record.lease_owner, record.lease_token, record.lease_until) == (None, 0, None)
+
+
+def test_the_row_says_until_when_a_run_waits_and_no_longer(store: RunStore) -> None:
+    run = begun(store)
+    run.record_turn([refund("A")], at_once=1)
+    run.record_retry(0, Unknown("TimeoutError", "late"), at(60))
+    run.record_wait(at(60))
+    store.save(run)
+    waiting = store.record("run-7f3a")
+
+    run.record_wake("clock")
+    store.save(run)
+    goes_on = store.record("run-7f3a")
+
+    assert (waiting.status, waiting.waiting_for, waiting.wake_at) == (Status.WAITING, "retry", at(60))
+    assert (goes_on.status, goes_on.waiting_for, goes_on.wake_at) == (Status.RUNNING, None, None)
 
 
 def test_where_the_row_cannot_be_written_the_events_are_not_there_either(store: RunStore, sql: Sql) -> None:
@@ -105,7 +158,7 @@ def test_where_one_event_cannot_be_written_none_is(store: RunStore, sql: Sql) ->
     with pytest.raises(RunMoved):
         store.save(run)
 
-    assert sql(ROWS) == [row_of(store.load("run-7f3a"))]
+    assert sql(ROWS) == [row_of(store.load("run-7f3a"))[1]]
     assert store.load("run-7f3a").version == 1
 
 
@@ -190,7 +243,7 @@ def test_a_key_that_comes_again_in_the_same_turn_is_refused(store: RunStore, sql
     run = begun(store)
     run.record_turn([refund("A"), refund("A")], at_once=2)
 
-    says = r"step 0 of run run-7f3a .* the same arguments, which was decided in this turn"
+    says = r"step 0 of run run-7f3a .* the same arguments, which is decided in the same turn"
     with pytest.raises(KeyReused, match=says) as caught:
         store.save(run)
 
@@ -228,6 +281,73 @@ def test_a_key_that_comes_again_with_other_arguments_says_so(store: RunStore) ->
         store.save(second)
 
 
+@pytest.mark.parametrize(
+    ("ends", "first", "is_free"),
+    [
+        (lambda run: None, None, False),
+        (lambda run: run.record_result(0, '"rf-9"'), '"rf-9"', False),
+        (lambda run: run.record_doubt(0, "time-out"), None, False),
+        (lambda run: run.record_retry(0, Unknown("TimeoutError", "late"), at(60)), None, False),
+        (lambda run: run.record_failure(0, Failed("NotApplied", "no")), None, True),
+        (lambda run: run.record_failure(0, Failed("NotRecordable", "lost", applied=True)), None, False),
+        (lambda run: run.record_failure(0, Failed("OutcomeUnknown", "told", applied=None)), None, False),
+    ],
+    ids=["started", "done", "in doubt", "retrying", "not applied", "applied", "told"],
+)
+def test_a_key_is_free_where_its_holder_surely_did_not_happen_and_only_there(
+    store: RunStore,
+    ends: Callable[[AgentRun], None],
+    first: str | None,
+    is_free: bool,  # noqa: FBT001
+) -> None:
+    holder = begun(store, "run-1")
+    holder.record_turn([refund("A")], at_once=1)
+    ends(holder)
+    store.save(holder)
+    second = begun(store, "run-2")
+    second.record_turn([refund("A")], at_once=1)
+
+    with pytest.raises(KeyReused) as caught:
+        store.save(second)
+
+    assert (caught.value.first, caught.value.is_free) == (first, is_free)
+
+
+def test_what_a_key_with_other_arguments_gave_is_not_handed_on(store: RunStore) -> None:
+    holder = begun(store, "run-1")
+    holder.record_turn([refund("A")], at_once=1)
+    holder.record_result(0, '"rf-9"')
+    store.save(holder)
+    second = begun(store, "run-2")
+    second.record_turn([refund("A", note="twice")], at_once=1)
+
+    with pytest.raises(KeyReused) as caught:
+        store.save(second)
+
+    assert caught.value.first is None
+
+
+def test_a_key_that_was_renewed_is_held_beside_the_old_one(store: RunStore, sql: Sql) -> None:
+    run = begun(store)
+    run.record_turn([refund("A")], at_once=1)
+    run.record_doubt(0, "time-out")
+    run.record_settlement(0, "did_not_happen", "ann")
+    run.record_start(0)
+
+    store.save(run)
+
+    assert sql("SELECT key, idx FROM agent_es_keys ORDER BY key") == [("A:refund", 0), ("A:refund#2", 0)]
+
+
+def test_a_call_that_is_answered_by_an_earlier_one_holds_no_key(store: RunStore, sql: Sql) -> None:
+    run = begun(store)
+
+    run.record_turn([Planned(CallTool("refund"), "{}", key="A:refund", answer='"rf-9"')], at_once=1)
+    store.save(run)
+
+    assert sql("SELECT * FROM agent_es_keys") == []
+
+
 def test_a_step_keeps_its_key_at_every_attempt(store: RunStore, sql: Sql) -> None:
     run = begun(store)
     run.record_turn([refund("A")], at_once=1)
@@ -260,6 +380,77 @@ def test_two_tools_may_have_the_same_key(store: RunStore, sql: Sql) -> None:
     ]
 
 
+# What a person says.
+
+
+def in_doubt(store: RunStore) -> Refund:
+    run = begun(store)
+    for command in STORY:
+        command(run)
+    store.save(run)
+    return run
+
+
+def test_a_doubt_that_a_person_settles_is_settled_in_the_journal_and_in_the_row(store: RunStore, sql: Sql) -> None:
+    in_doubt(store)
+
+    state = store.settle("run-7f3a", 1, "happened", by="ann", result={"receipt": 5})
+
+    assert state == store.load("run-7f3a")
+    assert (state.status, state.steps[1].result) == (Status.RUNNING, {"receipt": 5})
+    assert sql(ROWS) == [row_of(state)[1]]
+    assert [entry.type for entry in store.journal("run-7f3a")[-2:]] == ["doubt_settled", "tool_result"]
+
+
+@pytest.mark.parametrize(("idx", "outcome"), [(0, "happened"), (7, "happened"), (-1, "happened"), (1, "skipped")])
+def test_what_a_person_cannot_settle_is_refused_and_nothing_is_recorded(
+    store: RunStore, idx: int, outcome: Any
+) -> None:
+    before = in_doubt(store).state
+
+    with pytest.raises(BadSettlement):
+        store.settle("run-7f3a", idx, outcome, by="ann")
+
+    assert store.load("run-7f3a") == before
+
+
+def test_a_doubt_that_two_people_settle_is_settled_once(store: RunStore, open_store: Callable[..., RunStore]) -> None:
+    in_doubt(store)
+    store.settle("run-7f3a", 1, "did_not_happen", by="ann")
+
+    with pytest.raises(BadSettlement, match="step 1 is not in doubt; in doubt: none"):
+        open_store().settle("run-7f3a", 1, "happened", by="bob")
+
+    assert store.load("run-7f3a").steps[1].key == "B:refund#2"
+
+
+def test_a_run_that_is_parked_or_has_failed_is_sent_back_and_no_other(store: RunStore) -> None:
+    parked, failed, going = (begun(store, name) for name in ("parked", "failed", "going"))
+    parked.record_parked("no such tool")
+    failed.record_surrender("no such order")
+    for run in (parked, failed):
+        store.save(run)
+
+    states = [store.requeue(run_id, by="ann") for run_id in ("parked", "failed")]
+
+    assert [(state.status, state.waiting_for) for state in states] == [(Status.RUNNING, None)] * 2
+    assert [store.record(state.run_id).status for state in states] == [Status.RUNNING] * 2
+    for run_id in ("parked", going.state.run_id):
+        with pytest.raises(IllegalEvent):
+            store.requeue(run_id, by="ann")
+
+
+def test_a_result_that_comes_late_is_recorded_while_its_attempt_is_open_and_refused_after(store: RunStore) -> None:
+    in_doubt(store)
+
+    told = [
+        store.record_late("run-7f3a", *late) for late in [(0, 1, "1"), (1, 2, "1"), (1, 1, '"late"'), (1, 1, "1")]
+    ]
+
+    assert told == [False, False, True, False]
+    assert store.load("run-7f3a").steps[1].result == "late"
+
+
 # Whole journals.
 
 
@@ -276,7 +467,7 @@ def test_whole_journals_are_stored_with_their_rows_and_keys(store: RunStore, sql
     store.put_journals(journals)
 
     assert store.load("run-1") == fold(journals["run-1"])
-    assert sorted(sql(ROWS)) == sorted(row_of(store.load(run_id)) for run_id in journals)
+    assert sorted(sql(ROWS)) == sorted(row_of(store.load(run_id))[1] for run_id in journals)
     assert sql("SELECT key, run_id FROM agent_es_keys ORDER BY key") == [("A:refund", "run-1"), ("B:refund", "run-1")]
 
 
@@ -339,7 +530,7 @@ def test_an_append_that_never_arrived_is_made_again(
     store.save(run)
 
     assert store.load("run-7f3a") == run.state
-    assert sql(ROWS) == [row_of(run.state)]
+    assert sql(ROWS) == [row_of(run.state)[1]]
     assert run.pending_events == []
 
 
@@ -380,6 +571,24 @@ def test_the_last_append_too_is_read_back_before_it_is_given_up(
     store.save(run)
 
     assert store.load("run-7f3a") == run.state
+
+
+def test_an_append_that_nobody_can_read_back_is_unknown_and_stays_pending(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = begun(store)
+    run.record_turn([refund("A")], at_once=1)
+    Unreliable(store, monkeypatch, ["lost"])
+
+    def cannot_be_read(*_: Any, **__: Any) -> Any:
+        raise StoreUnusable("the disk is gone")
+
+    monkeypatch.setattr(store.recorder, "rows", cannot_be_read)
+
+    with pytest.raises(AppendUnknown, match=r"run run-7f3a: .* resume it to find out"):
+        store.save(run)
+
+    assert len(run.pending_events) == 1
 
 
 def test_an_append_that_is_made_again_does_not_take_the_place_of_another_workers(

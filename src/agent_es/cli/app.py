@@ -158,7 +158,7 @@ def show(
     store: Store = DEFAULT_STORE,
     as_json: Json = False,
 ) -> None:
-    """Show a run: its record, and each step with its attempts, key and state.
+    """Show a run: its record, its scratchpad, and each step with its attempts, key and state.
 
     Example: agent-es show refund-3300 --at 3
     """

@@ -23,6 +23,7 @@ from agent_es.errors import AgentError, AgentUnknown, BadAgent, BadJournal, BadS
 from agent_es.journal import timestamp
 from agent_es.run import AgentRun
 from agent_es.runtime import Runner, new_run_id
+from agent_es.scratchpad import entries
 from agent_es.state import OVER, RunState, Status, Step
 from agent_es.store import SCHEMA_VERSION, RunRecord, RunStore
 from agent_es.telemetry import Notice
@@ -135,10 +136,14 @@ def show(run_id: str, at: int | None, store: str, *, as_json: bool) -> int:
     state = opened.load(run_id, None if at is None else at + 1)
     record = opened.record(run_id)
     if as_json:
-        say_json({**described(state), "record": asdict(record)})
+        told = {"record": asdict(record), "scratchpad": [asdict(entry) for entry in entries(state)]}
+        say_json({**described(state), **told})
         return Exit.DONE
     for name, value in fields_of(state, record if at is None else None):
         say(f"{name:<12}{value}")
+    say("\nscratchpad", "bold")
+    for entry in entries(state):
+        say(f"  {'' if entry.idx is None else f'step {entry.idx}':<8}{entry.kind:<8}{entry.text}")
     for step in state.steps:
         say(f"\nstep {step.idx} (turn {step.turn}): {step.tool} {step.status}, attempts {step.attempt}", "bold")
         say(f"  arguments {step.args_json}")
