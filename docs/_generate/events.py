@@ -53,6 +53,7 @@ MEANINGS: Mapping[type[Event], Mapping[str, str]] = {
         "attempt": "0 where the step is queued, n where attempt n starts with this event",
         "key": "the idempotency key; absent for a `READ` tool and for a call that was refused",
         "call_id": "the provider's name for the call: kept as data, never used as a key",
+        "keyed_as": "the name under which the key is held, where the tool has had another",
         "undoes": "the step whose effect this one undoes, while the run is compensated",
     },
     ToolResult: {"result": "what the tool gave, as the decider sees it"},

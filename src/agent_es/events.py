@@ -87,6 +87,8 @@ class LlmDecided(Event):
     call_id: str | None = None
     undoes: int | None = None
     """The step whose effect this one undoes."""
+    keyed_as: str | None = None
+    """The name under which the key is held, where the tool has had another: one intent, whatever it is called."""
 
 
 @final

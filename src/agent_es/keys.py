@@ -4,7 +4,7 @@ Rule: a key is derived once, when its step is decided, and read back from the jo
 """
 
 from collections.abc import Collection, Mapping
-from string import Formatter
+from string import Formatter, ascii_letters, digits
 from typing import Any
 from urllib.parse import quote
 
@@ -18,8 +18,11 @@ DEFAULT = "{run_id}:{idx}:{tool}"
 MARKS = "#!"
 """What no template may hold: they mark renewed keys, and long ones."""
 
-NOTHING = "%00"
+NOTHING = "%~"
 """What stands for None, which is not the text ``None``."""
+
+_IN_VALUES = frozenset(ascii_letters + digits + "_.-~%")
+"""What an escaped value is made of: none of it separates two blanks."""
 
 POSITION = frozenset({"run_id", "idx", "tool"})
 
@@ -78,7 +81,7 @@ class KeyTemplate:
         if not self.names:
             wrong.append("it names no argument: one key for all")
         between = [literal for literal, name, _, _ in self._parts if name is not None][1:]
-        if any(quote(literal, safe="") == literal for literal in between):
+        if any(set(literal) <= _IN_VALUES for literal in between):
             wrong.append("two of its blanks could run into each other; put a ':' between them")
         if wrong:
             raise BadTool(f"tool {tool}: the key template {self.template!r} cannot work: {'; '.join(wrong)}")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Never, Self, get_origin
 from uuid import UUID
 
 from eventsourcing.domain import BaseAggregate, CanMutateAggregate, MetaAggregate
+from pydantic_core import TzInfo
 
 from agent_es.errors import BadAgent, IllegalEvent
 from agent_es.events import (
@@ -61,6 +62,10 @@ LEGAL: Mapping[Status, frozenset[type[Event]]] = {
 """What may happen next, by status."""
 
 
+AS_READ = TzInfo(0)
+"""UTC as a journal is read back: a state is the same before and after, to the letter."""
+
+
 @dataclass(frozen=True, slots=True)
 class Planned:
     """A call as it will be recorded: checked and keyed, or refused with the error that the decider sees."""
@@ -72,6 +77,7 @@ class Planned:
     answer: str | None = None
     """What the call gives without being made: the result that another step recorded under its key."""
     undoes: int | None = None
+    keyed_as: str | None = None
 
     @property
     def is_made(self) -> bool:
@@ -147,7 +153,7 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
         event = RunStarted(
             originator_id=stream_id(run_id),
             originator_version=1,
-            timestamp=clock(0),
+            timestamp=clock(0).astimezone(AS_READ),
             run_id=run_id,
             agent=cls.agent_name,
             agent_version=cls.agent_version,
@@ -214,6 +220,7 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
                 key=planned.key if planned.is_made else None,
                 call_id=planned.call.call_id,
                 undoes=planned.undoes,
+                keyed_as=planned.keyed_as if planned.is_made else None,
             )
         for idx, planned in enumerate(plan, start=first):
             if planned.refusal:
@@ -249,11 +256,18 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
         )
 
     def record_wait(self, wake_at: datetime) -> None:
-        """Record that nothing can go on before then."""
+        """Record that nothing can go on before then: every open step waits for its time, or is in doubt."""
+        statuses = {step.status for step in self._state.open_steps}
+        if (self._state.status is Status.RUNNING and "retrying" not in statuses) or statuses & {"queued", "started"}:
+            raise IllegalEvent(
+                f"run {self._state.run_id}: it waits for no clock while steps can go on, or without any"
+            )
         self.trigger_event(WaitBegan, wake_at=wake_at)
 
     def record_wake(self, reason: str) -> None:
         """Record that the run goes on."""
+        if self._state.status is Status.WAITING and self._state.wake_at is None:
+            raise IllegalEvent(f"run {self._state.run_id}: it does not wait for the clock")
         self.trigger_event(WaitEnded, reason=reason)
 
     def record_failure(self, idx: int, error: Failed) -> None:
@@ -294,6 +308,8 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
     def record_compensated(self) -> None:
         """End the run: what could be undone was undone."""
         self._nothing_open(CompensationEnded)
+        if self._state.status is Status.RUNNING and not self._state.compensating:
+            raise IllegalEvent(f"run {self._state.run_id}: it undoes nothing")
         self.trigger_event(CompensationEnded)
 
     def record_answer(self, answer_json: str) -> None:
@@ -317,7 +333,7 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
                 f"run {self._state.run_id} is {self._state.status}: {event_class.__name__} cannot happen to it"
             )
         values = {name: valid_unicode(value) if isinstance(value, str) else value for name, value in kwargs.items()}
-        super().trigger_event(event_class, timestamp=self._clock(self.version), **values)
+        super().trigger_event(event_class, timestamp=self.now, **values)
 
     def take_in(self, event: AnyEvent) -> None:
         """Fold an event into the state: what every event's ``apply`` does."""
@@ -362,7 +378,7 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
         """The time of the next event, by the store's clock."""
         if self._clock is None:
             raise AttributeError("now: in a tool, the run is a frozen view and has no clock")
-        return self._clock(self.version)
+        return self._clock(self.version).astimezone(AS_READ)
 
     def _nothing_open(self, event_class: type[Event]) -> None:
         if self._state.open_steps:
@@ -386,11 +402,26 @@ def check_legal(run_id: str, events: Sequence[AnyEvent]) -> None:
 def _misfit(state: RunState, event: AnyEvent, before: AnyEvent | None) -> str | None:
     """Say what is wrong with an event that is legal by the status."""
     if isinstance(event, Finished | RunFailed | CompensationBegan | CompensationEnded):
-        return "steps are open" if state.open_steps else None
+        is_idle = isinstance(event, CompensationEnded) and not state.compensating
+        return "steps are open" if state.open_steps else "it undoes nothing" if is_idle else None
+    if isinstance(event, WaitBegan | WaitEnded | Requeued):
+        return _misfit_wait(state, event)
     if isinstance(event, LlmDecided):
         step = next((step for step in state.open_steps if step.idx == event.idx), None)
         return _misfit_decision(state, event, before) if step is None else _misfit_attempt(step, event)
     return _misfit_outcome(state, event) if isinstance(event, StepEvent) else None
+
+
+def _misfit_wait(state: RunState, event: WaitBegan | WaitEnded | Requeued) -> str | None:
+    statuses = {step.status for step in state.open_steps}
+    match event:
+        case WaitBegan():
+            is_right = "retrying" in statuses and not statuses & {"queued", "started"} and state.wake_at is None
+        case WaitEnded():
+            is_right = state.wake_at is not None
+        case Requeued():
+            is_right = state.parked is not None or state.status is Status.FAILED
+    return None if is_right else "it does not wait for that"
 
 
 def _misfit_outcome(state: RunState, event: StepEvent) -> str | None:
@@ -399,8 +430,13 @@ def _misfit_outcome(state: RunState, event: StepEvent) -> str | None:
         return f"step {event.idx} is not open"
     if (event.tool, event.attempt) != (step.tool, step.attempt):
         return f"step {event.idx} is {step.tool} at attempt {step.attempt}"
-    if step.status == "queued" and (step.key or isinstance(event, StepInDoubt | DoubtSettled)):
+    if step.status == "queued" and not isinstance(event, ToolFailed):
+        is_given = isinstance(event, ToolResult) and step.attempt == 0 and step.key is None
+        return None if is_given else f"no attempt at step {event.idx} is under way"
+    if step.status == "queued" and step.attempt == 0 and step.key:
         return f"step {event.idx} never started"
+    if isinstance(event, DoubtSettled) and event.outcome == "did_not_happen" and step.key:
+        return None if event.key == renewed(step.key) else f"the new key of step {event.idx} is {renewed(step.key)}"
     return None
 
 

@@ -186,6 +186,8 @@ class RunState:
     """When a run that waits for the clock goes on."""
     parked: str | None = None
     """Why a person must see to the run."""
+    sent_back_at: int = 0
+    """How many steps the run had when a person last sent it back to work."""
     compensating: bool = False
     """Whether the run undoes its finished effects."""
     turns: int = 0
@@ -261,6 +263,7 @@ class Draft:
     waiting_for: WaitingFor | None
     wake_at: datetime | None
     parked: str | None
+    sent_back_at: int
     compensating: bool
     turns: int
     answer_json: str | None
@@ -373,7 +376,9 @@ class Draft:
     def is_parked(self, reason: str | None) -> None:
         """Take in that a person must see to the run, or has."""
         self.parked = reason
-        self.failure = None
+        self.failure = self.wake_at = None
+        if reason is None:
+            self.sent_back_at = self.size + len(self.current)
         self._settle()
 
     def undoing(self) -> None:

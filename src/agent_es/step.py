@@ -95,6 +95,8 @@ def advance(run: AgentRun, tools: Mapping[str, Tool], *, at_once: int, draw: Cal
     Parks the run where this code cannot act on a step that was decided, and raises ``BadDecision`` where the
     decider erred.
     """
+    if run.state.parked is not None:
+        return
     try:
         _check_playable(run, tools)
         yield from Turn(run, tools, at_once, draw).take()
@@ -197,7 +199,7 @@ class Turn:
 
     def _end(self, step: Step, outcome: Outcome) -> list[Step]:
         """Record what an attempt came to."""
-        run, tool = self._run, self._tools[step.tool]
+        run = self._run
         match outcome:
             case Returned(value):
                 run.record_result(step.idx, value)
@@ -205,9 +207,7 @@ class Turn:
                 return self._later(step, outcome)
             case Failed():
                 run.record_failure(step.idx, outcome)
-            case Unknown(may_retry=True) if tool.effect is Effect.PROBED or (
-                tool.effect is Effect.IDEMPOTENT and self._has_attempts(step)
-            ):
+            case Unknown(may_retry=True) if self._can_find_out(step):
                 return self._later(step, outcome)
             case Unknown():
                 return self._doubt(step, f"{outcome.type}: {outcome.message}")
@@ -219,7 +219,7 @@ class Turn:
         delay = self._retry(tool).delay(step.attempts_spent, self._draw())
         if tool.effect is Effect.PROBED:
             delay = max(delay, tool.settle_after)
-        elif delay == 0:
+        elif delay == 0 and not self._key_is_spent(step):
             return self._try_again(step, f"{outcome.type}: {outcome.message}")
         self._run.record_retry(step.idx, outcome, self._run.now + timedelta(seconds=delay))
         return []
@@ -286,6 +286,13 @@ class Turn:
     def _has_attempts(self, step: Step) -> bool:
         return step.attempts_spent < self._retry(self._tools[step.tool]).max_attempts
 
+    def _can_find_out(self, step: Step) -> bool:
+        """Whether somebody can still say what an attempt came to: a probe, or the provider that keeps the key."""
+        tool = self._tools[step.tool]
+        if tool.effect is Effect.IDEMPOTENT and not self._key_is_spent(step):
+            return self._has_attempts(step)
+        return tool.probe is not None
+
     def _key_is_spent(self, step: Step) -> bool:
         ttl = self._tools[step.tool].key_ttl
         if ttl is None or step.keyed_at is None:
@@ -350,7 +357,10 @@ def _plan(run: AgentRun, tools: Mapping[str, Tool], idx: int, call: CallTool) ->
         return Planned(call, args, refusal=Failed("ToolUnknown", f"no tool {call.tool!r}; there are: {known}"))
     try:
         tool.validated(args)
-        return Planned(call, args, key=tool.key_for(run.state.run_id, idx, args))
+        key = tool.key_for(run.state.run_id, idx, args)
+        return Planned(
+            call, args, key=key, keyed_as=tool.first_name if key and tool.first_name != call.tool else None
+        )
     except BadArguments as error:
         return Planned(call, args, refusal=Failed("BadArguments", str(error)))
 
@@ -358,18 +368,21 @@ def _plan(run: AgentRun, tools: Mapping[str, Tool], idx: int, call: CallTool) ->
 def _undo(run: AgentRun, tools: Mapping[str, Tool]) -> Requests:
     """Decide to undo the effect that was finished last, or end the run where none is left."""
     steps = run.state.steps
-    if steps and steps[-1].undoes is not None and steps[-1].status == "failed":
-        run.record_parked(f"step {steps[-1].idx} could not undo step {steps[-1].undoes}: {steps[-1].value_json}")
+    last = steps[-1] if steps else None
+    if last and last.undoes is not None and last.status == "failed" and last.idx >= run.state.sent_back_at:
+        run.record_parked(f"step {last.idx} could not undo step {last.undoes}: {last.value_json}")
         yield Append(run)
         return
-    undone = {step.undoes for step in steps if step.undoes is not None}
+    undone = {step.undoes for step in steps if step.undoes is not None and step.status == "done"}
     for step in reversed(steps):
         tool = tools.get(step.tool)
         if step.status == "done" and step.idx not in undone and tool and tool.compensate and step.undoes is None:
-            call = tools[tool.compensate].undoing(step)
-            planned = _plan(run, tools, len(steps), call)
+            planned = _plan(run, tools, len(steps), tools[tool.compensate].undoing(step))
             run.record_turn([replace(planned, undoes=step.idx)], at_once=1)
-            yield Append(run)
+            try:
+                yield Append(run)
+            except KeyReused as reused:
+                raise StepUnplayable(f"step {step.idx} cannot be undone: {reused}") from None
             return
     run.record_compensated()
     yield Append(run)

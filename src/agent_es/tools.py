@@ -27,7 +27,7 @@ from agent_es.errors import (
     ResultDoesNotFit,
 )
 from agent_es.keys import DEFAULT, KeyTemplate, sub_key
-from agent_es.values import Shape, bounded, canonical, what_is_wrong
+from agent_es.values import BASE64, Shape, bounded, canonical, covers, decode, what_is_wrong
 
 MAX_NAME = 64
 
@@ -301,9 +301,12 @@ class Tool:
         self._defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
         typed_dict: Any = TypedDict  # made at run time: no checker can read it
         arguments = typed_dict(f"{self.name}_arguments", fields)
-        arguments.__pydantic_config__ = ConfigDict(extra="forbid", ser_json_bytes="base64", val_json_bytes="base64")
+        arguments.__pydantic_config__ = ConfigDict(extra="forbid", **BASE64)
         try:
-            self._arguments: TypeAdapter[dict[str, Any]] = TypeAdapter(arguments)
+            self._plain: TypeAdapter[dict[str, Any]] = TypeAdapter(arguments)
+            in_a_tuple: Any = tuple  # whose configuration reaches what is in it
+            self._arguments = Shape(in_a_tuple[arguments])
+            self._arguments.build()
             self._result.build()
         except Exception as error:  # a user's type raises what it likes
             raise BadTool(f"tool {self.name}: an annotation has no JSON form: {error}") from None
@@ -326,6 +329,8 @@ class Tool:
         hints = self._hints(self.probe, frame)
         names = list(inspect.signature(self.probe).parameters)
         self._probe_contexts = [n for n in names if context_in(hints.get(n)) is not None]
+        if any(set(get_args(context_in(hints[n]))) - {type(None), Any} for n in self._probe_contexts):
+            self.needs_deps = True
         asked = [n for n in names if n not in ("self", *self._probe_contexts)]
         if set(asked) - {"key", "args"}:
             raise BadTool(
@@ -333,6 +338,11 @@ class Tool:
             )
         self._probe_asks = frozenset(asked)
         self._probe_takes_run = names[:1] == ["self"]
+
+    @property
+    def first_name(self) -> str:
+        """The oldest name that it had: its keys are held under that one."""
+        return self.aliases[0] if self.aliases else self.name
 
     def __get__(self, run: object | None, owner: type | None = None) -> Any:
         """On a class, the tool; on a run, the plain method, which is not a step."""
@@ -345,27 +355,27 @@ class Tool:
     @cached_property
     def spec(self) -> ToolSpec:
         """What a decider sees."""
-        return ToolSpec(self.name, inspect.getdoc(self.function) or "", self._arguments.json_schema(), self.effect)
+        schema = self._plain.json_schema()
+        return ToolSpec(self.name, inspect.getdoc(self.function) or "", schema, self.effect)
 
     def call(self, **arguments: Any) -> CallTool:
         """Return a checked decision to call this tool; raise ``BadArguments`` where they do not fit."""
         try:
-            fitting = self._arguments.validate_python(arguments)
-            args = self._arguments.dump_python(fitting, mode="json", by_alias=True, round_trip=True)
+            fitting = self._plain.validate_python(arguments)
+            (args,) = decode(self._arguments.encode((fitting,)))
         except ValidationError as error:
-            raise self._bad_arguments(error) from None
-        self.validated(canonical(args))
+            raise BadArguments(bounded(f"{self.name}: {what_is_wrong(error)}")) from None
+        except NotRecordable as error:
+            raise BadArguments(f"{self.name}: {error}") from None
         return CallTool(self.name, args)
 
     def validated(self, args: str) -> dict[str, Any]:
         """Return journaled arguments as annotated; raise ``BadArguments`` with what is wrong with each."""
         try:
-            return self._arguments.validate_json(args)
+            (arguments,) = self._arguments.decode(f"[{args}]")
         except ValidationError as error:
-            raise self._bad_arguments(error) from None
-
-    def _bad_arguments(self, error: ValidationError) -> BadArguments:
-        return BadArguments(bounded(f"{self.name}: {what_is_wrong(error)}"))
+            raise BadArguments(bounded(f"{self.name}: {what_is_wrong(error).replace('0.', '')}")) from None
+        return dict(arguments)
 
     def key_for(self, run_id: str, idx: int, args: str) -> str | None:
         """Return the key of a call with these journaled arguments; None for a ``READ`` tool."""
@@ -457,7 +467,10 @@ class Tool:
     def result_of(self, step: Any) -> Any:
         """Return the recorded result of a done step, as annotated today; raise ``ResultDoesNotFit``."""
         try:
-            return self._result.decode(step.value_json)
+            value = self._result.decode(step.value_json)
+            if not covers(self._result.encode(value), step.value_json):
+                raise NotRecordable("it would leave out what was recorded")  # noqa: TRY301  # told as the others are
+            return value
         except Exception as error:  # the user's type raises what it likes
             raise ResultDoesNotFit(
                 f"step {step.idx}: the recorded result of {self.name} does not fit {self._result}: "
@@ -492,7 +505,8 @@ def tool(  # every option of a tool
     * ``on_doubt``: ``park`` waits for a person or a probe; ``resend`` where a duplicate is acceptable; ``skip`` goes
       on with no result; ``tell`` lets the decider see that the outcome is unknown.
     * ``on_key_reuse``: ``return_first`` gives a second call under a key what the first one gave.
-    * ``compensate``: the tool that undoes this one.  ``aliases``: names that it had before.
+    * ``compensate``: the tool that undoes this one.  ``aliases``: names that it had before,
+      the oldest first.
 
     Raises ``BadTool``.
     """

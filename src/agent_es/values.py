@@ -8,20 +8,25 @@ Rule 3: nothing that was stored chooses a Python type; a type comes from an anno
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
-from datetime import datetime
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import fields, is_dataclass
+from datetime import datetime, time, timezone
+from enum import Enum
 from functools import cached_property
 from typing import Any, cast, get_origin
 from zoneinfo import ZoneInfo
 
-from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+from pydantic_core import TzInfo
 
 from agent_es.errors import NotRecordable
 
 MAX_DEPTH = 64
 """How deeply a recorded value may nest; deeper ones save and then cannot be loaded from a deeper stack."""
 
-_CONFIG = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+BASE64 = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 
 
 def canonical(value: Any) -> str:
@@ -52,6 +57,23 @@ def _no_two_alike(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def decode(text: str) -> Any:
     """Return the value of a canonical JSON text."""
     return json.loads(text)
+
+
+def covers(text: str, other: str) -> bool:
+    """Whether one JSON text says all that another one does; it may say more, in fields that the other has not.
+
+    >>> covers('{"a":1,"b":2}', '{"a":1}'), covers('{"b":2}', '{"a":1}')
+    (True, False)
+    """
+    return _covers(decode(text), decode(other))
+
+
+def _covers(value: Any, other: Any) -> bool:
+    if isinstance(value, dict) and isinstance(other, dict):
+        return all(name in value and _covers(value[name], item) for name, item in other.items())
+    if isinstance(value, list) and isinstance(other, list):
+        return len(value) == len(other) and all(map(_covers, value, other))
+    return bool(value == other)
 
 
 def digest(text: str) -> str:
@@ -112,7 +134,7 @@ def _with_zones(plain: Any, value: Any) -> Any:
     if isinstance(plain, list) and isinstance(value, set | frozenset):
         _refuse_zones(value)
         return sorted(plain, key=canonical)
-    if isinstance(plain, list) and isinstance(value, list | tuple):
+    if isinstance(plain, list) and isinstance(value, list | tuple | deque):
         return [_with_zones(item, one) for item, one in zip(plain, value, strict=True)]
     return plain
 
@@ -136,15 +158,87 @@ def _refuse_zones(members: Iterable[Any]) -> None:
             raise NotRecordable("a time in a zone can be no key and no member of a set; use UTC there")
 
 
-def _with_times(plain: Any) -> Any:
-    """Return JSON data with the texts that name a zone as the times that they stand for."""
+def _with_times(plain: Any, texts: Container[tuple[Any, ...]], at: tuple[Any, ...] = ()) -> Any:
+    """Return JSON data with texts that name a zone as the times that they stand for, but for those at ``texts``."""
     if isinstance(plain, dict):
-        return {name: _with_times(item) for name, item in plain.items()}
+        return {name: _with_times(item, texts, (*at, name)) for name, item in plain.items()}
     if isinstance(plain, list):
-        return [_with_times(item) for item in plain]
-    if isinstance(plain, str) and (told := _ZONED.fullmatch(f'"{plain}"')):
+        return [_with_times(item, texts, (*at, place)) for place, item in enumerate(plain)]
+    if isinstance(plain, str) and at not in texts and (told := _ZONED.fullmatch(f'"{plain}"')):
         return datetime.fromisoformat(told[1]).astimezone(ZoneInfo(told[2]))
     return plain
+
+
+def is_same(back: Any, value: Any) -> bool:
+    """Whether a value that was read back is the one that was written: of the same types, all the way down.
+
+    A text may have had its halves of characters replaced; a time keeps its instant, its offset and its zone.
+    """
+    if isinstance(value, datetime):
+        return isinstance(back, datetime) and _told(back) == _told(value)
+    if back is value or type(back) is not type(value):
+        return back is value
+    return _SAME.get(_kind(value) or object, _is_equal)(back, value)
+
+
+def _is_same_text(back: str, value: str) -> bool:
+    return back == valid_unicode(value)
+
+
+def _is_same_mapping(back: Mapping[Any, Any], value: Mapping[Any, Any]) -> bool:
+    kept = {_whole(key): item for key, item in value.items()}
+    return back.keys() == kept.keys() and all(is_same(back[key], kept[key]) for key in kept)
+
+
+def _is_same_sequence(back: Sequence[Any], value: Sequence[Any]) -> bool:
+    return len(back) == len(value) and all(map(is_same, back, value))
+
+
+def _is_same_set(back: AbstractSet[Any], value: AbstractSet[Any]) -> bool:
+    return back == {_whole(item) for item in value} and {*map(type, back)} == {*map(type, value)}
+
+
+def _is_same_model(back: BaseModel, value: BaseModel) -> bool:
+    return is_same([vars(back), back.model_extra], [vars(value), value.model_extra])
+
+
+def _is_equal(back: Any, value: Any) -> bool:
+    """Compare as the type does; a type that compares by identity, by what its objects hold."""
+    if is_dataclass(value):
+        return all(is_same(getattr(back, f.name), getattr(value, f.name)) for f in fields(value))
+    if isinstance(value, time) and (back.tzinfo is None) != (value.tzinfo is None):
+        return False
+    if "__eq__" not in {name for base in type(value).__mro__[:-1] for name in vars(base)}:
+        return bool(getattr(back, "__dict__", None) == getattr(value, "__dict__", None))
+    return bool(back == value) or bool(back != back and value != value)  # noqa: PLR0124  # as NaN is not
+
+
+_SAME: Mapping[type, Callable[[Any, Any], bool]] = {
+    str: _is_same_text,
+    Mapping: _is_same_mapping,
+    Sequence: _is_same_sequence,
+    AbstractSet: _is_same_set,
+    BaseModel: _is_same_model,
+}
+
+
+def _kind(value: Any) -> type | None:
+    """Return which of the kinds in ``_SAME`` a value is of."""
+    if isinstance(value, bytes | bytearray | Enum):
+        return None
+    return next((kind for kind in _SAME if isinstance(value, kind)), None)
+
+
+def _whole(item: Any) -> Any:
+    return valid_unicode(item) if isinstance(item, str) else item
+
+
+def _told(at: datetime) -> tuple[Any, ...]:
+    """Return everything that a time says."""
+    zone = at.tzinfo.key if isinstance(at.tzinfo, ZoneInfo) else None
+    is_nameless = isinstance(at.tzinfo, ZoneInfo) and zone is None
+    is_strange = not (at.tzinfo is None or isinstance(at.tzinfo, ZoneInfo | timezone | TzInfo))
+    return at.replace(tzinfo=None, fold=0), at.utcoffset(), zone, is_nameless, is_strange
 
 
 class Shape:
@@ -159,7 +253,7 @@ class Shape:
         if self.annotation is Any:
             return None
         try:
-            return TypeAdapter(self.annotation, config=_CONFIG)
+            return TypeAdapter(self.annotation, config=BASE64)
         except PydanticUserError:  # a model, dataclass or TypedDict brings its own configuration
             return TypeAdapter(self.annotation)
 
@@ -172,24 +266,41 @@ class Shape:
         if self._adapter is None:
             return canonical(value)
         try:
-            text = self._text_of(self._adapter.validate_python(value))
-            again = self._text_of(self.decode(text))
+            fitting = self._adapter.validate_python(value)
+            text = self._text_of(fitting)
+            back = self.decode(text)
         except NotRecordable:
             raise
         except Exception as error:  # user types raise what they like
             why = what_is_wrong(error) if isinstance(error, ValidationError) else str(error)
             raise NotRecordable(f"{_name(value)} does not fit {self}: {bounded(why, 500)}") from None
-        if again != text:
-            raise NotRecordable(f"{_name(value)} reads back as something else: {bounded(again, 200)}")
+        if not is_same(back, fitting):
+            raise NotRecordable(f"{_name(value)} would read back as something else: {bounded(repr(back), 200)}")
         return text
 
     def decode(self, text: str) -> Any:
         """Return the value of the text, as annotated; raises what the annotation's type raises."""
         if self._adapter is None:
             return decode(text)
-        if _ZONED.search(text):  # JSON knows no zones: hand over the times as times
-            return self._adapter.validate_python(_with_times(decode(text)))
-        return self._adapter.validate_json(text)
+        if not _ZONED.search(text):
+            return self._adapter.validate_json(text)
+        try:
+            return self._adapter.validate_json(text)  # it may be a text that only looks like a time
+        except ValidationError:
+            return self._with_zones(decode(text))
+
+    def _with_zones(self, plain: Any) -> Any:
+        """Read texts that name a zone as times, but for those that the annotation wants as text."""
+        assert self._adapter is not None  # noqa: S101  # for the type checker
+        texts: set[tuple[Any, ...]] = set()
+        while True:
+            try:
+                return self._adapter.validate_python(_with_times(plain, texts))
+            except ValidationError as error:
+                more = {e["loc"] for e in error.errors(include_url=False) if e["type"] == "string_type"} - texts
+                if not more:
+                    raise
+                texts |= more
 
     def _text_of(self, value: Any) -> str:
         """Write a value, and its times with the names of their zones, as RFC 9557 does."""

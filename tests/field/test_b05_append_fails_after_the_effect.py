@@ -223,10 +223,12 @@ def test_an_append_that_nobody_can_read_back_is_an_error_and_a_resume_finds_out(
     store: RunStore, elsewhere: RunStore, *, commits: bool
 ) -> None:
     def unplug() -> None:
-        def fail(*_: Any, **__: Any) -> Any:
-            raise OperationalError("disk I/O error")
+        def fail() -> Any:
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorcode = sqlite3.SQLITE_IOERR
+            raise error
 
-        store.recorder.rows = fail  # type: ignore[method-assign]
+        store.recorder.datastore.raw = fail  # type: ignore[method-assign]
 
     charges, model = Charges(), Model(elsewhere)
     lose_the_answer(store, nth=3, commits=commits, then=unplug)

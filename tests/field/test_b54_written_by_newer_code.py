@@ -114,7 +114,7 @@ def test_a_run_that_newer_code_wrote_is_refused_by_name_and_stays_as_it_is(
     database: sqlite3.Connection,
 ) -> None:
     with pytest.raises(Crash):
-        CrashingRunner(store, SCRIPT, at=IN_THE_BODY).run(Worker, run_id=RUN_ID, goal=GOAL)
+        CrashingRunner(store, SCRIPT, deps=bodies.clear, at=IN_THE_BODY).run(Worker, run_id=RUN_ID, goal=GOAL)
     write(database)
     before = dump(database)
 

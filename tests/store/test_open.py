@@ -94,7 +94,9 @@ def test_a_path_may_hold_spaces_and_any_letters(tmp_path: Path) -> None:
 
 
 def test_without_create_nothing_is_made(open_store: Callable[..., RunStore], tmp_path: Path) -> None:
-    with pytest.raises(StoreUnusable, match="there is no such file; start a run there first"):
+    with pytest.raises(
+        StoreUnusable, match="is no file: there is nothing to read; start a run there, or name another store"
+    ):
         open_store(create=False)
 
     assert [*tmp_path.iterdir()] == []

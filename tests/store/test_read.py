@@ -18,6 +18,7 @@ from agent_es import (
     Fail,
     Finish,
     NotApplied,
+    Retry,
     Runner,
     RunStore,
     ScriptedDecider,
@@ -43,8 +44,12 @@ class Refund(AgentRun):
     def refund(self, order_id: str) -> str:
         raise NotApplied(f"{order_id} was refunded before")
 
-    @tool(effect=Effect.IDEMPOTENT)
+    @tool(effect=Effect.AT_MOST_ONCE)
     def vanish(self) -> str:
+        raise TimeoutError
+
+    @tool(effect=Effect.IDEMPOTENT, retry=Retry(initial=60, jitter=0))
+    def lag(self) -> str:
         raise TimeoutError
 
 
@@ -275,13 +280,27 @@ def test_what_is_no_run_id_is_refused_and_nothing_is_recorded(store: RunStore, s
 
 @pytest.fixture
 def many(store: RunStore) -> RunStore:
-    """A store with runs in every status that there is yet."""
+    """A store with runs in every status, and waiting for all that there is to wait for yet."""
     play(store, SCRIPT, "done")
     play(store, [Fail("no")], "failed")
     play(store, [CallTool("vanish")], "in doubt")
+    play(store, [CallTool("lag")], "retrying")
+    play(store, SCRIPT, "undone")
+    Runner(store, agents=[Refund]).compensate("undone")
+    parked = begun(store, "parked")
+    parked.record_parked("no such tool")
+    store.save(parked)
     store.start(Refund, run_id="pending", goal=GOAL)
     store.start(Remind, run_id="reminder", goal=GOAL)
     return store
+
+
+def begun(store: RunStore, run_id: str) -> Refund:
+    store.start(Refund, run_id=run_id, goal=GOAL)
+    return store.aggregate(Refund, run_id)
+
+
+LAST_CHANGED_FIRST = ["undone", "done", "retrying", "in doubt", "failed", "parked", "pending", "reminder"]
 
 
 def ids(store: RunStore, **filters: Any) -> list[str]:
@@ -289,27 +308,29 @@ def ids(store: RunStore, **filters: Any) -> list[str]:
 
 
 def test_runs_are_listed_with_the_one_that_changed_last_first(many: RunStore) -> None:
-    assert ids(many) == ["done", "in doubt", "failed", "pending", "reminder"]
+    assert ids(many) == LAST_CHANGED_FIRST
     times = [record.updated_at for record in many.runs()]
     assert times == sorted(times, reverse=True)
-    assert times[0] - many.runs()[0].started_at == timedelta(seconds=8)
+    assert times[1] - many.runs()[1].started_at == timedelta(seconds=8)
 
 
 @pytest.mark.parametrize(
     ("filters", "found"),
     [
         ({"status": "done"}, ["done"]),
-        ({"status": Status.WAITING}, ["in doubt"]),
+        ({"status": Status.WAITING}, ["retrying", "in doubt", "parked"]),
+        ({"status": "waiting", "waiting_for": "retry"}, ["retrying"]),
+        ({"waiting_for": "person"}, ["parked"]),
         ({"waiting_for": "doubt"}, ["in doubt"]),
         ({"waiting_for": "clock"}, []),
         ({"status": "pending"}, ["pending", "reminder"]),
         ({"agent": "Remind"}, ["reminder"]),
         ({"agent": "Refund", "status": "pending"}, ["pending"]),
         ({"agent": "' OR 1 = 1 --"}, []),
-        ({"status": "cancelled"}, []),
-        ({"limit": 2}, ["done", "in doubt"]),
+        ({"status": "cancelled"}, ["undone"]),
+        ({"limit": 2}, LAST_CHANGED_FIRST[:2]),
         ({"limit": 0}, []),
-        ({"limit": None}, ["done", "in doubt", "failed", "pending", "reminder"]),
+        ({"limit": None}, LAST_CHANGED_FIRST),
     ],
     ids=str,
 )
@@ -334,5 +355,6 @@ def test_a_run_that_is_listed_is_the_run_that_is_loaded(many: RunStore) -> None:
         state = many.load(record.run_id)
 
         assert (record.agent, record.goal, record.status) == (state.agent, state.goal, state.status)
+        assert (record.waiting_for, record.wake_at) == (state.waiting_for, state.wake_at)
         assert (record.cursor, record.updated_at, record.tags) == (state.version, state.updated_at, state.tags)
         assert many.record(record.run_id) == record

@@ -5,7 +5,19 @@ from typing import Any
 
 import pytest
 
-from agent_es import AgentRun, CallTool, Effect, Fail, Finish, Runner, RunStore, ScriptedDecider, tool
+from agent_es import (
+    AgentRun,
+    CallTool,
+    Effect,
+    Fail,
+    Finish,
+    NotApplied,
+    Retry,
+    Runner,
+    RunStore,
+    ScriptedDecider,
+    tool,
+)
 from agent_es.errors import KeyReused
 from agent_es.events import stream_id
 
@@ -20,6 +32,14 @@ class Refund(AgentRun):
     def refund(self, order_id: str) -> str:
         return order_id
 
+    @tool(effect=Effect.AT_MOST_ONCE, key="{order_id}:call")
+    def call(self, order_id: str) -> str:
+        raise NotApplied(order_id) if self.state.run_id == "run-4" else TimeoutError
+
+    @tool(effect=Effect.IDEMPOTENT, retry=Retry(initial=60, jitter=0))
+    def lag(self) -> str:
+        raise TimeoutError
+
 
 def refunds(*order_ids: str) -> list[CallTool]:
     return [CallTool("refund", {"order_id": order_id}) for order_id in order_ids]
@@ -27,12 +47,28 @@ def refunds(*order_ids: str) -> list[CallTool]:
 
 @pytest.fixture
 def full(store: RunStore) -> RunStore:
-    """A store with a run that is done, one that failed, and one that has not begun."""
+    """A store with a run that is done, one that failed, one that has not begun, and keys that were renewed.
+
+    One run waits for a retry, one for a doubt to be settled.
+    """
     done = ScriptedDecider([refunds("A", "B"), refunds("A"), Finish("refunded")])
     Runner(store, done).run(Refund, run_id="run-1", goal="Refund A and B", tags={"team": "support"})
     Runner(store, ScriptedDecider([refunds("C"), Fail("no")])).run(Refund, run_id="run-2", goal="Refund C")
     store.start(Refund, run_id="run-3", goal="Refund D")
+    call = CallTool("call", {"order_id": "E"})
+    Runner(store, ScriptedDecider([call, CallTool("lag")])).run(Refund, run_id="run-4", goal="Call E, and lag")
+    Runner(store, ScriptedDecider([call])).run(Refund, run_id="run-5", goal="Call E")
+    store.settle("run-5", 0, "did_not_happen", by="ann")
+    Runner(store, ScriptedDecider([])).run(Refund, run_id="run-5")
     return store
+
+
+def test_the_store_that_is_damaged_below_has_something_to_lose(full: RunStore, sql: Sql) -> None:
+    waiting = {record.run_id: record.waiting_for for record in full.runs(status="waiting")}
+    assert waiting == {"run-4": "retry", "run-5": "doubt"}
+    assert full.record("run-4").wake_at is not None
+    keys = sql("SELECT key, run_id FROM agent_es_keys WHERE tool = 'call' ORDER BY key")
+    assert keys == [("E:call", "run-4"), ("E:call#2", "run-5"), ("E:call#3", "run-5")]
 
 
 DAMAGE = {
@@ -40,7 +76,7 @@ DAMAGE = {
     "rows wiped": "DELETE FROM agent_es_runs",
     "one row gone": "DELETE FROM agent_es_runs WHERE run_id = 'run-2'",
     "rows wrong": "UPDATE agent_es_runs SET status = 'waiting', waiting_for = 'doubt', cursor = 99, tags = '{}'",
-    "times wrong": "UPDATE agent_es_runs SET started_at = 0, updated_at = 0",
+    "times wrong": "UPDATE agent_es_runs SET started_at = 0, updated_at = 0, wake_at = 7",
     "a row too many": (
         "INSERT INTO agent_es_runs (run_id, agent, goal, status, cursor, tags, started_at, updated_at) "
         "VALUES ('ghost', '', '', 'done', 1, '{}', 0, 0)"
@@ -65,7 +101,7 @@ def test_rows_and_keys_that_were_damaged_are_made_again_from_the_events(
     count = full.rebuild()
 
     assert (sql(RUNS), sql(KEYS)) == before
-    assert count == 3
+    assert count == 5
 
 
 def test_a_run_goes_on_after_a_rebuild(full: RunStore, sql: Sql) -> None:
@@ -95,11 +131,8 @@ def test_a_rebuild_leaves_the_leases_alone(full: RunStore, sql: Sql) -> None:
     full.rebuild()
 
     rows = sql("SELECT goal, lease_owner, lease_token, lease_until FROM agent_es_runs ORDER BY run_id")
-    assert rows == [
-        ("Refund A and B", "worker-1", 7, 1.5),
-        ("Refund C", "worker-1", 7, 1.5),
-        ("Refund D", "worker-1", 7, 1.5),
-    ]
+    goals = ["Refund A and B", "Refund C", "Refund D", "Call E, and lag", "Call E"]
+    assert rows == [(goal, "worker-1", 7, 1.5) for goal in goals]
 
 
 def test_a_rebuild_tells_each_run_that_it_made_again(full: RunStore) -> None:
@@ -107,7 +140,7 @@ def test_a_rebuild_tells_each_run_that_it_made_again(full: RunStore) -> None:
 
     full.rebuild(told.append)
 
-    assert sorted(told) == ["run-1", "run-2", "run-3"]
+    assert sorted(told) == ["run-1", "run-2", "run-3", "run-4", "run-5"]
 
 
 def test_a_run_that_cannot_be_read_keeps_its_row_and_its_keys_and_the_others_are_rebuilt(
@@ -121,7 +154,7 @@ def test_a_run_that_cannot_be_read_keeps_its_row_and_its_keys_and_the_others_are
     full.rebuild(told.append)
 
     assert (sql(RUNS), sql(KEYS)) == before
-    assert sorted(told) == ["run-2", "run-3"]
+    assert sorted(told) == ["run-2", "run-3", "run-4", "run-5"]
 
 
 def test_a_rebuild_that_is_interrupted_changes_nothing(full: RunStore, sql: Sql) -> None:

@@ -32,7 +32,7 @@ def test_the_key_of_the_story() -> None:
         ("", ""),
         ("A#2!", "A%232%21"),
         ("None", "None"),
-        (None, "%00"),
+        (None, "%~"),
     ],
 )
 def test_what_could_pass_for_a_separator_is_escaped(value: Any, escaped: str) -> None:

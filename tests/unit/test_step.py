@@ -468,7 +468,9 @@ def test_attempts_that_are_used_up_leave_the_step_in_doubt_and_never_failed() ->
 
     assert asked[-3:] == ["start 0 attempt 3", "next done", "append step_in_doubt 0 3"]
     assert (run.state.status, run.state.waiting_for) == (Status.WAITING, "doubt")
-    assert run.state.steps[0].doubt == ("attempt 3: TimeoutError: cut off; nobody can tell whether refund happened")
+    assert run.state.steps[0].doubt == (
+        "attempt 3 of 3: TimeoutError: cut off; nobody can tell whether refund happened"
+    )
 
 
 def test_the_siblings_of_a_step_in_doubt_go_on_and_then_the_run_waits() -> None:
@@ -531,7 +533,7 @@ def test_a_crash_resets_no_counter_and_an_effect_that_is_used_up_is_in_doubt() -
 
     assert asked == ["append step_in_doubt 0 3"]
     assert run.state.steps[0].doubt == (
-        "attempt 3 of 3 was the last: the process died in it; nobody can tell whether refund happened"
+        "attempt 3 of 3: the process died in it; nobody can tell whether refund happened"
     )
 
 
@@ -761,7 +763,7 @@ def test_an_effect_that_nothing_protects_is_in_doubt_when_its_outcome_is_unknown
     asked = play(run, decision=PAY, ends=[(0, CUT_OFF)], tools=paying(effect="at_most_once"))
 
     assert asked[-1] == "append step_in_doubt 0 1"
-    assert run.state.steps[0].doubt == "attempt 1: TimeoutError: cut off; nobody can tell whether pay happened"
+    assert run.state.steps[0].doubt == "attempt 1 of 1: TimeoutError: cut off; nobody can tell whether pay happened"
     assert (run.state.status, run.state.waiting_for) == (Status.WAITING, "doubt")
 
 
@@ -771,7 +773,9 @@ def test_an_effect_that_nothing_protects_is_not_started_again_after_a_crash() ->
     asked = play(run, tools=paying(effect="at_most_once"))
 
     assert asked == ["append step_in_doubt 0 1"]
-    assert run.state.steps[0].doubt == ("attempt 1: the process died in it; nobody can tell whether pay happened")
+    assert run.state.steps[0].doubt == (
+        "attempt 1 of 1: the process died in it; nobody can tell whether pay happened"
+    )
 
 
 def test_an_effect_that_nothing_protects_makes_its_first_attempt_where_it_was_only_queued() -> None:

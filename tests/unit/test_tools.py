@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import Any, Optional
+from typing import Annotated, Any, Optional
 from zoneinfo import ZoneInfo
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from agent_es.errors import (
+    AgentError,
     BadArguments,
     BadTool,
     EffectError,
@@ -422,6 +423,18 @@ def test_what_a_decision_was_checked_with_is_what_the_body_gets(value: Any) -> N
     assert made.validated(canonical(args)) == {"it": value}
 
 
+def test_a_secret_reaches_the_body_as_it_is_or_is_refused_and_is_never_altered() -> None:
+    def log_in(password: SecretStr) -> str:
+        return password.get_secret_value()
+
+    try:
+        args = READ(log_in).call(password=SecretStr("hush")).args
+    except AgentError:
+        return
+
+    assert READ(log_in).bind(None, CONTEXT, canonical(args))() == "hush"
+
+
 def wake(at: datetime) -> datetime:
     return at + timedelta(days=1)
 
@@ -454,6 +467,17 @@ def test_a_decider_may_hand_on_a_time_in_a_zone_as_it_was_shown_it() -> None:
 def test_journaled_arguments_that_do_not_fit_today_are_bad_arguments(args: str) -> None:
     with pytest.raises(BadArguments, match="search: "):
         READ(search).validated(args)
+
+
+def test_what_is_wrong_is_told_with_the_numbers_and_names_that_it_is_about() -> None:
+    def pay(amount: Annotated[float, Field(ge=10.5)], lines: list[Line]) -> None: ...
+
+    with pytest.raises(BadArguments) as caught:
+        READ(pay).validated('{"amount":1,"lines":[{"price":"0.10"},{"price":"much"}]}')
+
+    assert str(caught.value) == (
+        "pay: amount: Input should be greater than or equal to 10.5; lines.1.price: Input should be a valid decimal"
+    )
 
 
 def test_what_is_wrong_with_many_arguments_is_told_within_bounds() -> None:

@@ -15,7 +15,7 @@ from zoneinfo import TZPATH, ZoneInfo
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, RootModel, computed_field
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, RootModel, SecretStr, computed_field
 from typing_extensions import TypedDict
 
 from agent_es.errors import NotRecordable
@@ -483,6 +483,42 @@ def test_a_text_with_a_lone_surrogate_is_recorded_whether_annotated_or_not() -> 
     assert Shape(str).encode("cut \ud83d") == Shape(Any).encode("cut \ud83d") == '"cut \ufffd"'
 
 
+@pytest.mark.parametrize("annotation", [dict[str, int], dict[str, Any], Mapping[str, int], dict, Any], ids=str)
+def test_a_key_with_a_lone_surrogate_is_recorded_whether_annotated_or_not(annotation: Any) -> None:
+    assert Shape(annotation).encode({"cut \ud83d": 1}) == '{"cut \ufffd":1}'
+
+
+@pytest.mark.parametrize("annotation", [dict[str, Any], dict, Mapping[str, object], object, Any], ids=str)
+@pytest.mark.parametrize(
+    "item", [(1, (2,)), Colour.RED, Level.HIGH, Label("what it is"), OrderedDict(b=1, a=(2,)), [{"a": ("x", None)}]]
+)
+def test_where_nothing_is_annotated_inside_a_value_it_is_what_json_makes_of_it(annotation: Any, item: Any) -> None:
+    shape, value = Shape(annotation), {"a": item}
+
+    text = shape.encode(value)
+
+    assert text == canonical(value)
+    assert shape.decode(text) == decode(text)
+
+
+@pytest.mark.parametrize("annotation", [dict[str, Any], dict, Mapping[str, object], object, Any], ids=str)
+@pytest.mark.parametrize(
+    "item", [Decimal("1.50"), b"raw", {1, 2}, datetime(2026, 7, 5, tzinfo=UTC), Size.SMALL, float("inf"), object()]
+)
+def test_what_json_cannot_say_is_refused_where_nothing_is_annotated_inside_a_value_too(
+    annotation: Any, item: Any
+) -> None:
+    with pytest.raises(NotRecordable):
+        Shape(annotation).encode({"a": item})
+
+
+@pytest.mark.parametrize("value", [[1, 2], (1, 2)])
+def test_whatever_fits_an_annotation_that_leaves_the_type_open_is_recorded(value: Any) -> None:
+    shape = Shape(Sequence[int])
+
+    assert [*shape.decode(shape.encode(value))] == [1, 2]
+
+
 @pytest.mark.parametrize(
     ("annotation", "value", "says"),
     [
@@ -499,6 +535,16 @@ def test_a_text_with_a_lone_surrogate_is_recorded_whether_annotated_or_not() -> 
 def test_a_value_that_its_annotation_cannot_give_back_is_refused(annotation: Any, value: Any, says: str) -> None:
     with pytest.raises(NotRecordable, match=says):
         Shape(annotation).encode(value)
+
+
+def test_a_secret_comes_back_as_it_was_or_is_refused_and_is_never_altered() -> None:
+    shape = Shape(SecretStr)
+    try:
+        text = shape.encode(SecretStr("hush"))
+    except NotRecordable:
+        return
+
+    assert shape.decode(text) == SecretStr("hush")
 
 
 class Refunded(BaseModel):

@@ -278,11 +278,11 @@ class RunStore(Application[UUID]):
 
         It is, while that attempt is open and nobody has settled it.
         """
-        run = self.aggregate(AgentRun, run_id)
         try:
+            run = self.aggregate(AgentRun, run_id)
             run.record_result(idx, value_json, attempt=attempt)
             self.save(run)
-        except (IllegalEvent, RunMoved):
+        except (IllegalEvent, RunMoved, RunUnreadable):
             return False
         return True
 
@@ -337,23 +337,21 @@ class RunStore(Application[UUID]):
         """Append, where an error may have hidden a success: read back, and append only what is not there."""
         row = change_of(run.state, run.recorded) if stored[0].originator_version > 1 else row_of(run.state)
         unknown: Exception | None = None
-        for tries in range(APPEND_TRIES):
+        for tries in range(APPEND_TRIES + 1):
             if tries:
                 time.sleep(0.01 * 2**tries)
             try:
                 if unknown is not None and self._is_there(stored):
                     return
-                self.recorder.append(stored, row, claims)
+                if tries < APPEND_TRIES:
+                    self.recorder.append(stored, row, claims)
+                    return
             except es.OperationalError as error:
                 unknown = error
             except (StoreBusy, StoreUnusable) as error:
                 if unknown is None:
                     raise  # nothing was tried before: nothing was recorded
                 unknown = error
-            else:
-                return
-        if self._is_there(stored):
-            return
         raise AppendUnknown(
             f"run {run.state.run_id}: {APPEND_TRIES} appends failed, the last with: {unknown}; resume it to find out"
         ) from unknown

@@ -70,7 +70,7 @@ class Claim:
 def claims_of(run_id: str, events: Iterable[AnyEvent]) -> list[Claim]:
     """Return the keys that the events claim: every decision that carries one."""
     return [
-        Claim(event.tool, event.key, run_id, event.idx, digest(event.args))
+        Claim(event.keyed_as or event.tool, event.key, run_id, event.idx, digest(event.args))
         for event in events
         if type(event) is LlmDecided and event.key is not None
     ]
