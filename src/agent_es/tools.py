@@ -468,14 +468,18 @@ class Tool:
         """Return the recorded result of a done step, as annotated today; raise ``ResultDoesNotFit``."""
         try:
             value = self._result.decode(step.value_json)
-            if not covers(self._result.encode(value), step.value_json):
-                raise NotRecordable("it would leave out what was recorded")  # noqa: TRY301  # told as the others are
-            return value
+            again = self._result.encode(value)
         except Exception as error:  # the user's type raises what it likes
-            raise ResultDoesNotFit(
-                f"step {step.idx}: the recorded result of {self.name} does not fit {self._result}: "
-                f"{bounded(' '.join(str(error).split()), 500)}"
-            ) from None
+            raise self._misfit(step, str(error)) from None
+        if not covers(again, step.value_json):
+            raise self._misfit(step, "it would leave out what was recorded")
+        return value
+
+    def _misfit(self, step: Any, why: str) -> ResultDoesNotFit:
+        return ResultDoesNotFit(
+            f"step {step.idx}: the recorded result of {self.name} does not fit {self._result}: "
+            f"{bounded(' '.join(why.split()), 500)}"
+        )
 
     def __repr__(self) -> str:
         return f"<tool {self.name} ({self.effect})>"

@@ -16,6 +16,7 @@ from agent_es import (
     AgentRun,
     CallTool,
     Finish,
+    NotApplied,
     Runner,
     RunState,
     RunStore,
