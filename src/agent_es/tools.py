@@ -374,7 +374,7 @@ class Tool:
         try:
             (arguments,) = self._arguments.decode(f"[{args}]")
         except ValidationError as error:
-            raise BadArguments(bounded(f"{self.name}: {what_is_wrong(error).replace('0.', '')}")) from None
+            raise BadArguments(bounded(f"{self.name}: {what_is_wrong(error, within=1)}")) from None
         return dict(arguments)
 
     def key_for(self, run_id: str, idx: int, args: str) -> str | None:

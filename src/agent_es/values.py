@@ -185,8 +185,11 @@ def is_same(back: Any, value: Any) -> bool:
     """
     if isinstance(value, datetime):
         return isinstance(back, datetime) and _told(back) == _told(value)
-    if back is value or type(back) is not type(value):
-        return back is value
+    if back is value:
+        return True
+    as_json = _JSON.get(type(back), ())  # what no annotation says more of
+    if type(back) is not type(value) and (isinstance(value, bool) or not isinstance(value, as_json)):
+        return False
     return _SAME.get(_kind(value) or object, _is_equal)(back, value)
 
 
@@ -231,11 +234,29 @@ _SAME: Mapping[type, Callable[[Any, Any], bool]] = {
 }
 
 
+_JSON: Mapping[type, tuple[type, ...]] = {
+    str: (str,),
+    int: (int,),
+    float: (float,),
+    list: (list, tuple),
+    dict: (dict,),
+}
+
+
 def _kind(value: Any) -> type | None:
     """Return which of the kinds in ``_SAME`` a value is of."""
     if isinstance(value, bytes | bytearray | Enum):
         return None
     return next((kind for kind in _SAME if isinstance(value, kind)), None)
+
+
+def _repaired(value: Any) -> Any:
+    """Return plain JSON data with valid Unicode in it: pydantic would write three characters for a half of a key."""
+    if type(value) is dict:
+        return {_whole(key): _repaired(item) for key, item in value.items()}
+    if type(value) is list:
+        return [_repaired(item) for item in value]
+    return valid_unicode(value) if type(value) is str else value
 
 
 def _whole(item: Any) -> Any:
@@ -275,7 +296,7 @@ class Shape:
         if self._adapter is None:
             return canonical(value)
         try:
-            fitting = self._adapter.validate_python(value)
+            fitting = self._adapter.validate_python(_repaired(value))
             text = self._text_of(fitting)
             back = self.decode(text)
         except NotRecordable:
@@ -326,8 +347,8 @@ class Shape:
         return self.annotation.__qualname__ if is_plain else str(self.annotation)
 
 
-def what_is_wrong(error: ValidationError) -> str:
-    """Return what a validation found, in one line."""
+def what_is_wrong(error: ValidationError, *, within: int = 0) -> str:
+    """Return what a validation found, in one line; ``within`` parts of each place are left out."""
     return "; ".join(
-        f"{'.'.join(map(str, e['loc'])) or 'value'}: {e['msg']}" for e in error.errors(include_url=False)
+        f"{'.'.join(map(str, e['loc'][within:])) or 'value'}: {e['msg']}" for e in error.errors(include_url=False)
     )

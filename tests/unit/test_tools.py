@@ -706,6 +706,28 @@ def test_a_result_that_does_not_fit_todays_annotation_names_step_tool_and_type(r
         READ(quote).result_of(done("quote", recorded))
 
 
+@pytest.mark.parametrize(
+    ("annotation", "written", "means"),
+    [
+        (Decimal, "180", Decimal(180)),
+        (Decimal, "1.5", Decimal("1.5")),
+        (float, "180", 180.0),
+        (datetime, '"2026-07-05T10:00:00+00:00"', datetime(2026, 7, 5, 10, tzinfo=UTC)),
+        (set[int], "[2,1]", {1, 2}),
+        (Line, '{"price":1.5}', Line(Decimal("1.5"))),
+    ],
+    ids=str,
+)
+def test_a_result_that_a_person_settled_or_older_code_recorded_in_another_form_is_read_as_annotated(
+    annotation: Any, written: str, means: Any
+) -> None:
+    def quote() -> Any: ...
+
+    quote.__annotations__["return"] = annotation
+
+    assert READ(quote).result_of(done("quote", written)) == means
+
+
 APPLIED = "ran and its effect has happened, so do not call it again for this"
 
 
