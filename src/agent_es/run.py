@@ -241,6 +241,7 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
             key=step.key,
             call_id=step.call_id,
             undoes=step.undoes,
+            keyed_as=step.keyed_as,
         )
 
     def record_result(self, idx: int, value_json: str, *, attempt: int | None = None) -> None:
@@ -450,8 +451,17 @@ def _misfit_decision(state: RunState, event: LlmDecided, before: AnyEvent | None
 
 
 def _misfit_attempt(step: Step, event: LlmDecided) -> str | None:
-    same = (step.turn, step.tool, step.args_json, step.key, step.call_id, step.undoes, step.attempt + 1)
-    told = (event.turn, event.tool, event.args, event.key, event.call_id, event.undoes, event.attempt)
+    same = (
+        step.turn,
+        step.tool,
+        step.args_json,
+        step.key,
+        step.call_id,
+        step.undoes,
+        step.keyed_as,
+        step.attempt + 1,
+    )
+    told = (event.turn, event.tool, event.args, event.key, event.call_id, event.undoes, event.keyed_as, event.attempt)
     return None if same == told else f"it is not attempt {step.attempt + 1} at what was decided"
 
 

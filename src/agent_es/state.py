@@ -81,6 +81,8 @@ class Step(NamedTuple):
     """When the next attempt is due, where the step is retrying."""
     undoes: int | None = None
     """The step whose effect this one undoes."""
+    keyed_as: str | None = None
+    """The name under which the key is held, where the tool has had another."""
 
     @property
     def args(self) -> Mapping[str, Any]:
@@ -116,7 +118,7 @@ class Step(NamedTuple):
 
 _Atoms = tuple[
     int, int, str, str, str | None, int, str | None, StepStatus, str | None,
-    datetime | None, datetime | None, int, datetime | None, int | None,
+    datetime | None, datetime | None, int, datetime | None, int | None, str | None,
 ]  # fmt: skip
 
 
@@ -329,6 +331,7 @@ class Draft:
             settled,
             None,
             event.undoes,
+            event.keyed_as,
         )
         self._settle()
 
@@ -342,7 +345,7 @@ class Draft:
         self.in_doubt += status == "in_doubt"
         self.active += status == "retrying"
         retry_at = event.retry_at if status == "retrying" and isinstance(event, ToolFailed) else None
-        self.current[event.idx] = (*before[:7], status, value, *before[9:12], retry_at, before[13])
+        self.current[event.idx] = (*before[:7], status, value, *before[9:12], retry_at, *before[13:])
         self._settle()
 
     def settled(self, event: DoubtSettled) -> None:

@@ -6,6 +6,7 @@ The provider answers a key that it knows with its first answer, and refuses it w
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from agent_es import (
     tool,
 )
 from agent_es.errors import KeyMismatch
-from agent_es.testing import Crash, CrashingRunner, CrashPoint
+from agent_es.testing import Crash, CrashingRunner, CrashPoint, PaymentProvider
 
 RUN_ID = "run-1"
 KEY = "run-1:0:charge"
@@ -88,6 +89,15 @@ class Shop(AgentRun):
         """Create an invoice and pay it: two calls, two keys."""
         created = ctx.deps.post("invoices", ctx.subkey("create"), amount=amount)
         return [created, ctx.deps.post("payments", ctx.subkey("pay"), invoice=created)]
+
+
+class Till(AgentRun):
+    """Charges through the provider of the crash kit, another amount at each attempt."""
+
+    @tool(effect=Effect.IDEMPOTENT, retry=AT_ONCE)
+    def charge(self, ctx: ToolContext[PaymentProvider]) -> str:
+        ctx.deps.refund("A1", Decimal(ctx.attempt), key=ctx.idempotency_key)
+        raise ConnectionResetError("the connection was dropped")
 
 
 class ForgetfulModel:
@@ -158,6 +168,16 @@ def test_a_mismatch_after_an_attempt_is_in_doubt_and_is_not_sent_again(store: Ru
     assert (state.waiting_for, len(provider.sent), len(provider.answers)) == ("doubt", 2, 1)
     (doubt,) = state.doubts
     assert "KeyMismatch" in (doubt.doubt or "")
+
+
+def test_a_mismatch_that_the_provider_of_the_crash_kit_tells_is_not_sent_again_either(
+    store: RunStore, provider: PaymentProvider
+) -> None:
+    state = Runner(store, ScriptedDecider([CallTool("charge")]), deps=provider).run(
+        Till, run_id=RUN_ID, goal="charge"
+    )
+
+    assert (state.waiting_for, state.steps[0].attempt, provider.refunds) == ("doubt", 2, 1)
 
 
 def test_a_mismatch_at_the_first_attempt_is_a_failure_that_the_model_sees_and_is_not_sent_again(

@@ -165,6 +165,11 @@ def test_a_blank_is_formatted_and_never_converted(conversion: str) -> None:
         KeyTemplate(f"{{order_id!{conversion}}}").check("refund", ["order_id"])
 
 
+def test_a_format_that_names_another_blank_is_refused_where_it_is_declared() -> None:
+    with pytest.raises(BadTool, match="tool refund"):
+        KeyTemplate("{order_id:{amount}}").check("refund", ["order_id", "amount"])
+
+
 def test_everything_that_is_wrong_with_a_template_is_said_at_once() -> None:
     with pytest.raises(BadTool, match=r"names 'order', .*; .* mark keys of ours; .* run into each other"):
         KeyTemplate("{order}#{amount}{tool}").check("refund", ["amount"])

@@ -661,6 +661,18 @@ def test_arguments_that_mean_the_same_make_the_same_key(amount: str) -> None:
     assert key == "ORD-3300:refund:180.00"
 
 
+def test_arguments_whose_order_means_nothing_make_the_same_key_or_none() -> None:
+    def label(tags: set[int]) -> None: ...
+
+    made = tool(effect=Effect.IDEMPOTENT, key="{tags}")(label)
+    try:
+        keys = {made.key_for("run-7f3a", 1, args) for args in ('{"tags":[0,8]}', '{"tags":[8,0]}')}
+    except BadArguments:
+        return
+
+    assert len(keys) == 1
+
+
 def test_a_default_stands_in_the_key_as_if_it_had_been_given() -> None:
     def remind(order_id: str, day: int = 3) -> None: ...
 

@@ -118,6 +118,8 @@ def live_through(
 def essence(state: RunState) -> RunState:
     """Return the state without what crashes may change: how often bodies started, and when."""
     steps = Steps(
-        [(*step[:5], 0, *step[6:9], None, None, 0, None, step.undoes) for step in state.steps], len(state.steps), ()
+        [(*step[:5], 0, *step[6:9], None, None, 0, None, step.undoes, step.keyed_as) for step in state.steps],
+        len(state.steps),
+        (),
     )
     return replace(state, steps=steps, version=0, updated_at=None)
