@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agent_es.decider import Decider, Decision, Fail, Finish, ScriptedDecider
-    from agent_es.errors import AgentError, NotApplied, OutcomeUnknown
+    from agent_es.errors import AgentError, KeyMismatch, NotApplied, OutcomeUnknown
     from agent_es.run import AgentRun
     from agent_es.runtime import Runner
     from agent_es.state import RunState, Status, Step
     from agent_es.store import RunStore
     from agent_es.telemetry import Notice
-    from agent_es.tools import CallTool, Effect, Retry, ToolContext, ToolSpec, tool
+    from agent_es.tools import CallTool, DidNotHappen, Effect, Happened, Retry, ToolContext, ToolSpec, tool
 
 __version__ = "0.1.0"
 
@@ -21,9 +21,12 @@ _HOME = {
     "CallTool": "tools",
     "Decider": "decider",
     "Decision": "decider",
+    "DidNotHappen": "tools",
     "Effect": "tools",
     "Fail": "decider",
     "Finish": "decider",
+    "Happened": "tools",
+    "KeyMismatch": "errors",
     "NotApplied": "errors",
     "Notice": "telemetry",
     "OutcomeUnknown": "errors",
@@ -45,9 +48,12 @@ __all__ = [
     "CallTool",
     "Decider",
     "Decision",
+    "DidNotHappen",
     "Effect",
     "Fail",
     "Finish",
+    "Happened",
+    "KeyMismatch",
     "NotApplied",
     "Notice",
     "OutcomeUnknown",

@@ -73,9 +73,11 @@ class KeyTemplate:
     def check(self, tool: str, arguments: Collection[str]) -> None:
         """Raise ``BadTool`` for a template that names what is not there, or that two intents could share."""
         wrong = [why for name in self.names if (why := _misnamed(name, arguments))]
-        for literal, *_, conversion in self._parts:
+        for literal, _, spec, conversion in self._parts:
             if any(mark in literal for mark in MARKS):
                 wrong.append(f"{literal!r} holds one of {MARKS!r}, which mark keys of ours")
+            if "{" in (spec or ""):
+                wrong.append("it formats one argument by another; write the format out")
             if conversion:
                 wrong.append(f"it converts with !{conversion}; use a format, as in {{amount:.2f}}")
         if not self.names:
@@ -104,4 +106,6 @@ def _misnamed(name: str, arguments: Collection[str]) -> str | None:
 
 
 def _escaped(value: Any, spec: str) -> str:
+    if isinstance(value, set | frozenset):
+        value = sorted(value, key=repr)  # its own order means nothing
     return NOTHING if value is None and not spec else quote(format(value, spec), safe="")

@@ -366,7 +366,7 @@ class Draft:
                 None,
                 settled,
                 None,
-                before[13],
+                *before[13:],
             )
             self.current[event.idx] = cast(_Atoms, renewed)
             self._settle()

@@ -207,7 +207,7 @@ class RunStore(Application[UUID]):
         """Let ``act`` write through a session and trigger events of the run; commit both, or neither.
 
         ``act`` gets the SQLAlchemy session.  Where it raises, everything is rolled back, and the run is as it was.
-        Raises ``NotApplied`` where the database refused what was written.
+        Raises ``NotApplied`` where the database did not commit what was written.
         """
         stored: list[StoredEvent] = []
         try:
@@ -226,7 +226,7 @@ class RunStore(Application[UUID]):
         except es.OperationalError:
             if not (stored and self._is_there(stored)):  # the commit's answer was lost, and it was a no
                 run.discard()
-                raise
+                raise NotApplied("the database did not commit the transaction") from None
         except BaseException:
             run.discard()
             raise

@@ -2,14 +2,13 @@
 
 from agent_es.testing.clock import FrozenClock
 from agent_es.testing.crash import Crash, CrashingRunner, CrashPoint, essence, live_through, sigkill
-from agent_es.testing.provider import KeyMismatch, PaymentProvider
+from agent_es.testing.provider import PaymentProvider
 
 __all__ = [
     "Crash",
     "CrashPoint",
     "CrashingRunner",
     "FrozenClock",
-    "KeyMismatch",
     "PaymentProvider",
     "essence",
     "live_through",

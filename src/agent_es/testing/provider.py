@@ -12,9 +12,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-
-class KeyMismatch(Exception):
-    """This key was used with other parameters."""
+from agent_es.errors import KeyMismatch
 
 
 def nothing(_: str) -> None:
