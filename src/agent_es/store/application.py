@@ -223,10 +223,10 @@ class RunStore(Application[UUID]):
             if stored and self._rows_after(stored):
                 raise self._moved(run.state.run_id, stored) from None
             raise NotApplied(f"the database refused the transaction: {error}") from None
-        except es.OperationalError:
+        except es.OperationalError as error:
             if not (stored and self._is_there(stored)):  # the commit's answer was lost, and it was a no
                 run.discard()
-                raise NotApplied("the database did not commit the transaction") from None
+                raise NotApplied(f"the database did not commit the transaction: {error}") from None
         except BaseException:
             run.discard()
             raise
