@@ -35,7 +35,7 @@ def test_the_pure_modules_load_no_database() -> None:
 
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
-    assert not {"sqlalchemy", "sqlite3", "eventsourcing_sqlalchemy"} & set(loaded)
+    assert not {"sqlalchemy", "eventsourcing_sqlalchemy", "agent_es.store"} & set(loaded)
 
 
 def test_the_tree_in_the_errors_docstring_is_the_tree_of_classes() -> None:
