@@ -527,7 +527,7 @@ def test_whatever_fits_an_annotation_that_leaves_the_type_open_is_recorded(value
         (list[int], 5, "int does not fit list"),
         (Decimal, Decimal("NaN"), "Decimal does not fit Decimal"),
         (float, float("nan"), "not JSON compliant"),
-        (Annotated[int, PlainSerializer("about {}".format)], 5, "int does not fit"),
+        (Annotated[int, PlainSerializer(lambda number: f"about {number}")], 5, "int does not fit"),
         (Any, object(), "object is not JSON"),
         (list[Any], in_lists(65), "nests deeper than 64"),
     ],
