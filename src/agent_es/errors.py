@@ -117,7 +117,7 @@ class ResultDoesNotFit(StepUnplayable):
 
 
 class StillHeld(RunError):
-    """The worker that started the step may still be alive; wait for it, or settle with ``force``."""
+    """The worker that started the step may still be alive; wait for it, or settle with force."""
 
 
 class IllegalEvent(RunError):
@@ -148,7 +148,7 @@ class StoreUnusable(StoreError):
 
 
 class StoreReentered(StoreError):
-    """The body of a TRANSACTIONAL tool called the store; it may only write through ``ctx.session``."""
+    """The body of a TRANSACTIONAL tool called the store; it may only write through ctx.session."""
 
 
 class StoreBusy(StoreError):
