@@ -78,8 +78,8 @@ class Retry:
     def delay(self, attempts: int, drawn: float) -> float:
         """Return the seconds to wait after so many attempts; ``drawn`` is between 0 and 1.
 
-        >>> [Retry(initial=1, max_delay=5).delay(n, 0.0) for n in (1, 2, 3, 4)]
-        [1.0, 2.0, 4.0, 5.0]
+        >>> Retry(initial=1, max_delay=5).delay(3, 0.0), Retry(initial=1, max_delay=5).delay(4, 0.0)
+        (4.0, 5.0)
         """
         wait = min(self.initial * self.factor ** min(attempts - 1, 1_000), self.max_delay)
         return wait * (1 + self.jitter * drawn)
