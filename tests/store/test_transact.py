@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import eventsourcing.persistence as es
@@ -181,6 +181,31 @@ def test_a_commit_whose_answer_was_lost_is_found_and_not_made_again(
     assert store.load("run-7f3a") == run.state
     assert (run.version, run.pending_events) == (3, [])
     assert sql("SELECT * FROM bookings") == [("INV-1",)]
+
+
+def test_a_commit_whose_answer_was_lost_and_whose_place_another_took_stops_the_execution(
+    store: RunStore, run: Books, sql: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lending = store.recorder.datastore.lending
+    other = store.aggregate(Books, "run-7f3a")
+    other.record_doubt(0, "the worker was lost")
+
+    @contextmanager
+    def losing_to_another() -> Iterator[Any]:
+        with suppress(ZeroDivisionError), lending() as lent:
+            yield lent
+            raise ZeroDivisionError  # the transaction is rolled back
+        store.save(other)
+        raise es.OperationalError("the answer is lost")
+
+    monkeypatch.setattr(store.recorder.datastore, "lending", losing_to_another)
+
+    with pytest.raises(RunMoved):
+        store.transact(run, booking(run))
+
+    assert store.load("run-7f3a") == other.state
+    assert (run.version, run.pending_events) == (2, [])
+    assert sql("SELECT * FROM bookings") == []
 
 
 def test_a_commit_that_never_arrived_leaves_neither(

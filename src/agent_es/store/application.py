@@ -224,13 +224,24 @@ class RunStore(Application[UUID]):
                 raise self._moved(run.state.run_id, stored) from None
             raise NotApplied(f"the database refused the transaction: {error}") from None
         except es.OperationalError as error:
-            if not (stored and self._is_there(stored)):  # the commit's answer was lost, and it was a no
+            if not (stored and self._was_committed(run, stored)):
                 run.discard()
                 raise NotApplied(f"the database did not commit the transaction: {error}") from None
         except BaseException:
             run.discard()
             raise
         run.mark_recorded()
+
+    def _was_committed(self, run: AgentRun, stored: Sequence[StoredEvent]) -> bool:
+        """Read back what a commit came to whose answer was lost; raise ``RunMoved``, or ``AppendUnknown``."""
+        try:
+            return self._is_there(stored)
+        except es.IntegrityError:
+            run.discard()
+            raise self._moved(run.state.run_id, stored) from None
+        except (StoreBusy, StoreUnusable) as error:
+            run.discard()
+            raise AppendUnknown(f"run {run.state.run_id}: {error}; resume it to find out") from None
 
     def _rows_after(self, stored: Sequence[StoredEvent]) -> bool:
         first = stored[0]
