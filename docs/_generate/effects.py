@@ -10,14 +10,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Literal
 
 from sqlalchemy import text
 
 from agent_es import AgentRun, CallTool, Effect, Finish, RunState, RunStore, ScriptedDecider, ToolContext, tool
 from agent_es.events import LlmDecided, ToolResult
-from agent_es.step import Append, Request, Transact
-from agent_es.testing import Crash, CrashingRunner, FrozenClock
+from agent_es.step import Append, Transact
+from agent_es.testing import Crash, CrashingRunner, FrozenClock, Life, Place
 from agent_es.tools import DidNotHappen, Happened
 
 RUN_ID = "run-1"
@@ -91,25 +90,29 @@ class Actor(AgentRun):
         return ctx.deps.act(ctx.idempotency_key or "", once=False)
 
 
-class Dying(CrashingRunner):
-    """A worker that dies where its world says."""
+class Dying(Life):
+    """The life of a worker that dies where its world says."""
 
-    def reach(self, side: Literal["before", "after"], request: Request) -> None:
+    def __init__(self, outside: Outside) -> None:
+        super().__init__()
+        self._outside = outside
+        self._appended: set[type] = set()
+
+    def reach(self, place: Place) -> None:
         """Die before or after the request that is a crash point."""
-        outside: Outside = self.deps
-        match request:
-            case Append(run) if side == "before":
+        match place.request:
+            case Append(run) if place.what == "before":
                 self._appended = {type(event) for event in run.pending_events}
                 if LlmDecided in self._appended:
-                    outside.reach(BEFORE_DECISION)
-            case Append():
+                    self._outside.reach(BEFORE_DECISION)
+            case Append() if place.what == "after":
                 if LlmDecided in self._appended:
-                    outside.reach(AFTER_DECISION)
+                    self._outside.reach(AFTER_DECISION)
                 if ToolResult in self._appended:
-                    outside.reach(AFTER_RESULT)
-            case Transact() if side == "after":
-                outside.reach(AFTER_COMMIT)
-                outside.reach(AFTER_RESULT)
+                    self._outside.reach(AFTER_RESULT)
+            case Transact() if place.what == "after":
+                self._outside.reach(AFTER_COMMIT)
+                self._outside.reach(AFTER_RESULT)
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,7 @@ def live(folder: Path, effect: Effect, points: Sequence[str]) -> Fate:
     plan = ScriptedDecider([CallTool(effect.value), Finish("done")])
     for point in (*points, None):
         outside.die_at = point
-        worker = Dying(store, plan, deps=outside, agents=[Actor])
+        worker = CrashingRunner(store, plan, deps=outside, agents=[Actor], life=Dying(outside))
         with suppress(Crash):
             worker.run(Actor, run_id=RUN_ID, goal=effect.value)
     state: RunState = store.load(RUN_ID)

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from agent_es.crashpoints import crash_point
     from agent_es.decider import Decider, Decision, Fail, Finish, ScriptedDecider
     from agent_es.errors import AgentError, KeyMismatch, NotApplied, OutcomeUnknown
     from agent_es.run import AgentRun
@@ -39,6 +40,7 @@ _HOME = {
     "Step": "state",
     "ToolContext": "tools",
     "ToolSpec": "tools",
+    "crash_point": "crashpoints",
     "tool": "tools",
 }
 
@@ -66,6 +68,7 @@ __all__ = [
     "Step",
     "ToolContext",
     "ToolSpec",
+    "crash_point",
     "tool",
 ]
 

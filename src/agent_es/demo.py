@@ -20,7 +20,7 @@ from agent_es.run import AgentRun
 from agent_es.runtime import Runner
 from agent_es.state import RunState
 from agent_es.store import RunStore
-from agent_es.testing import FrozenClock, PaymentProvider
+from agent_es.testing import Ending, FrozenClock, PaymentProvider, Scenario
 from agent_es.tools import CallTool, Effect, ToolContext, tool
 from agent_es.values import canonical
 
@@ -55,6 +55,22 @@ class RefundRun(AgentRun):
     def process_refund(self, ctx: ToolContext[PaymentProvider], order_id: str, amount: Decimal) -> dict[str, str]:
         """Refund an order through the payment provider."""
         return ctx.deps.refund(order_id, amount, key=ctx.idempotency_key)
+
+
+def one_refund(ending: Ending) -> None:
+    """Hold where the order was refunded once, under its key."""
+    assert ending.world.ledger == {"ORD-3300": "180.00"}, ending.world.ledger  # noqa: S101  # an invariant
+    assert [*ending.world.keystore] == ["ORD-3300:refund:180.00"], ending.world.keystore  # noqa: S101
+
+
+scenario = Scenario(
+    agent=RefundRun,
+    world=lambda folder: PaymentProvider(folder / PROVIDER_DB),
+    invariant=one_refund,
+    goal=GOAL,
+    run_id=RUN_ID,
+)
+"""The story, for the crash kit."""
 
 
 @dataclass(frozen=True)

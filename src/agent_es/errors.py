@@ -13,6 +13,7 @@ Rule 2: errors are raised where something is refused, before anything is lost.
     │   ├── BadDecision
     │   ├── BadSettlement
     │   ├── BadRunId
+    │   ├── BadScenario
     │   └── AgentUnknown
     ├── RunError              this run cannot do that now
     │   ├── RunNotFound
@@ -74,6 +75,10 @@ class BadSettlement(DefinitionError):
 
 class BadRunId(DefinitionError):
     """A run id is a text of 1 to 200 characters, without NUL and without halves of characters."""
+
+
+class BadScenario(DefinitionError):
+    """A scenario for the crash kit cannot be lived through."""
 
 
 class AgentUnknown(DefinitionError):

@@ -246,7 +246,7 @@ class Runner:
             self._tell_resumed(state)
         else:
             self.on_event(Notice("started", state.run_id, 0, text=goal))
-        return agent.of(state, self.store.clock), state.resumed
+        return agent.of(replace(state, resumed=False), self.store.clock), state.resumed  # the decider sees no crash
 
     def _open(self, run_id: str, agent: type[AgentRun] | None = None) -> AgentRun:
         state = self.store.load(run_id)

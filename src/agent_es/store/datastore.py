@@ -22,6 +22,7 @@ from eventsourcing_sqlalchemy.datastore import SQLAlchemyDatastore
 from sqlalchemy import Connection, Engine, PoolProxiedConnection, event
 from sqlalchemy.orm import Session, sessionmaker
 
+from agent_es.crashpoints import AFTER_COMMIT, BEFORE_COMMIT, crash_point
 from agent_es.errors import StoreBusy, StoreReentered
 from agent_es.store.tables import EventRow
 
@@ -31,12 +32,14 @@ PATIENCE = 30.0
 """Seconds that a writer waits for the write lock before it gives up."""
 
 _TRANSLATED: tuple[tuple[type[Exception], type[es.PersistenceError]], ...] = (
+    (sqlite3.IntegrityError, es.IntegrityError),
     (sa.IntegrityError, es.IntegrityError),
+    (sqlite3.OperationalError, es.OperationalError),
     (sa.OperationalError, es.OperationalError),
     (sa.ProgrammingError, es.ProgrammingError),
     (sa.InterfaceError, es.InterfaceError),
     (sa.DataError, es.DataError),
-    (sa.SQLAlchemyError, es.PersistenceError),
+    (Exception, es.PersistenceError),
 )
 
 
@@ -141,17 +144,15 @@ class Datastore(SQLAlchemyDatastore):
         Beside it, the driver's connection of the same transaction.  Whatever the session commits or rolls back is a
         savepoint.  A call to the store from this thread meanwhile raises ``StoreReentered``.
         """
-        with (
-            translated(),
-            self.engine.connect().execution_options(agent_es_write=True) as connection,
-            connection.begin(),
-            Session(bind=connection, join_transaction_mode="create_savepoint") as session,
-        ):
-            self._lent.to_this_thread = True
-            try:
-                yield session, cast(sqlite3.Connection, connection.connection.driver_connection)
-            finally:
-                self._lent.to_this_thread = False
+        with translated(), self.engine.connect().execution_options(agent_es_write=True) as connection:
+            with connection.begin(), Session(bind=connection, join_transaction_mode="create_savepoint") as session:
+                self._lent.to_this_thread = True
+                try:
+                    yield session, cast(sqlite3.Connection, connection.connection.driver_connection)
+                finally:
+                    self._lent.to_this_thread = False
+                crash_point(BEFORE_COMMIT)
+            crash_point(AFTER_COMMIT)
 
     def _refuse_reentry(self) -> None:
         if getattr(self._lent, "to_this_thread", False):
@@ -164,13 +165,15 @@ class Datastore(SQLAlchemyDatastore):
         with self.raw() as connection:
             patiently(lambda: connection.execute("BEGIN IMMEDIATE"), self.patience)
             yield connection
+            crash_point(BEFORE_COMMIT)
             connection.execute("COMMIT")
+            crash_point(AFTER_COMMIT)
 
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Turn SQLAlchemy's errors into those of the event store library."""
+    """Turn the errors of SQLAlchemy and of its driver into those of the event store library."""
     try:
         yield
-    except sa.SQLAlchemyError as error:
+    except (sa.SQLAlchemyError, sqlite3.Error) as error:
         raise next(ours for theirs, ours in _TRANSLATED if isinstance(error, theirs))(error) from error

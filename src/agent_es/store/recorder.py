@@ -6,8 +6,7 @@ Rule 3: the hot path speaks SQL on the driver's own connection; the event store 
 """
 
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple
 from typing import Any, TypeVar
 from uuid import UUID
@@ -21,7 +20,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable, ExecutableDDLElement
 
 from agent_es.errors import SchemaMismatch, StoreUnusable
 from agent_es.events import stream_id
-from agent_es.store.datastore import Datastore, patiently
+from agent_es.store.datastore import Datastore, patiently, translated
 from agent_es.store.mapper import Row
 from agent_es.store.projection import ALL, CURSOR, STATUS, Change, Claim
 from agent_es.store.tables import SCHEMA_VERSION, keys, metadata, runs, schema
@@ -78,11 +77,11 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
 
         Raises ``SchemaMismatch`` where another version wrote it.
         """
-        with driver_errors(), self.datastore.raw() as connection:
+        with translated(), self.datastore.raw() as connection:
             found = patiently(lambda: self._version(connection), self.datastore.patience)
         if is_present(found, migrate=migrate):
             return
-        with driver_errors(), self.datastore.writing() as connection:
+        with translated(), self.datastore.writing() as connection:
             found = self._version(connection)  # again: another process may have been here
             if is_present(found, migrate=migrate):
                 return
@@ -139,7 +138,7 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
 
     def append_all(self, batch: Sequence[tuple[Sequence[StoredEvent], Change, Sequence[Claim]]]) -> None:
         """Append to several runs, in one transaction."""
-        with driver_errors(), self.datastore.writing() as connection:
+        with translated(), self.datastore.writing() as connection:
             for stored, row, claims in batch:
                 self._append(connection, stored, row, claims)
 
@@ -151,7 +150,7 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
         claims: Sequence[Claim],
     ) -> None:
         """Append inside a transaction that somebody else commits."""
-        with driver_errors():
+        with translated():
             self._append(connection, stored, row, claims)
 
     def _append(
@@ -207,7 +206,7 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
         ``project`` gives a stream's row and claims, or None where it cannot be read: then its row stays as it is.
         The lease columns are never touched; a row without events goes.
         """
-        with driver_errors(), self.datastore.writing() as connection:
+        with translated(), self.datastore.writing() as connection:
             streams = {stream for (stream,) in connection.execute(self._select_streams)}
             claims: list[Claim] = []
             readable = set()
@@ -253,19 +252,6 @@ def is_present(found: int | None, *, migrate: bool) -> bool:
             f"the store has schema {found} and this code needs {SCHEMA_VERSION}; bring it up: agent-es migrate"
         )
     return found == SCHEMA_VERSION
-
-
-@contextmanager
-def driver_errors() -> Iterator[None]:
-    """Turn the driver's errors into those of the event store library."""
-    try:
-        yield
-    except sqlite3.IntegrityError as error:
-        raise es.IntegrityError(error) from error
-    except sqlite3.OperationalError as error:
-        raise es.OperationalError(error) from error
-    except sqlite3.Error as error:
-        raise es.PersistenceError(error) from error
 
 
 class Factory(SQLAlchemyFactory):

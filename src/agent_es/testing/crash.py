@@ -1,20 +1,29 @@
-"""A worker that dies at a chosen request: the seed of every crash test.
+"""A worker that dies at a chosen place: the seed of every crash test.
 
 Rule 1: a crash is no ``Exception``: nothing in the library or in a tool outlives it.
 Rule 2: bodies run at ``NextDone``, in an order drawn from a seed: no threads, no luck.
+Rule 3: places are counted over the whole life of a worker, so the same life reaches the same places again.
 """
 
 import os
 import random
 import signal
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Never
 
+from agent_es.crashpoints import AFTER_COMMIT, BEFORE_COMMIT, watching
 from agent_es.drivers import Body, Done, Performer, Threads
+from agent_es.journal import JournalEntry
+from agent_es.run import AgentRun
 from agent_es.runtime import Runner
 from agent_es.state import RunState, Steps
-from agent_es.step import Request
+from agent_es.step import Append, Decide, NextDone, Probe, Request, Start, Transact
+from agent_es.tools import Outcome
+
+BEFORE = "before"
+AFTER = "after"
 
 
 class Crash(BaseException):
@@ -29,49 +38,147 @@ class CrashPoint:
     side: Literal["before", "after"]
 
 
-def crash(point: CrashPoint) -> Never:
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a worker may die: around a request, around a commit, or where a body marks it."""
+
+    n: int
+    """Counted from 1 over the life of a worker."""
+    what: str
+    """``before`` or ``after`` a request, ``before the commit`` or ``after the commit``, or the name of a mark."""
+    of: str
+    """What the worker was doing."""
+    requests: int = 0
+    """How many requests it had come to."""
+    request: Request | None = field(default=None, compare=False, repr=False)
+    """The request that it was performing."""
+
+    @property
+    def kind(self) -> str:
+        """One of ``request``, ``commit`` and ``mark``."""
+        if self.what in (BEFORE, AFTER):
+            return "request"
+        return "commit" if self.what in (BEFORE_COMMIT, AFTER_COMMIT) else "mark"
+
+    @property
+    def point(self) -> CrashPoint | None:
+        """The request and the side, where this is around one."""
+        return CrashPoint(self.requests, self.what) if self.what in (BEFORE, AFTER) else None  # type: ignore[arg-type]
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.of}" if self.kind == "request" else f"{self.what}, in {self.of}"
+
+
+def crash(place: Place) -> Never:
     """Die as seen from inside: a ``BaseException`` that nothing catches."""
-    raise Crash(f"{point.side} request {point.n}")
+    raise Crash(str(place))
 
 
-def sigkill(_: CrashPoint) -> Never:
+def sigkill(_: Place) -> Never:
     """Die as seen from outside: SIGKILL to this process."""
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("a process that was killed goes on")
 
 
+class Life:
+    """The life of one worker: the places that it reaches, and the one where it ends.
+
+    ``at`` is the number of a place, or a request and its side; None ends nowhere.  ``seed`` draws the order in which
+    bodies end.  Override ``reach`` to do something else at a place.
+    """
+
+    def __init__(
+        self, at: int | CrashPoint | None = None, *, seed: int = 0, die: Callable[[Place], Never] = crash
+    ) -> None:
+        self.at = at
+        self.places: list[Place] = []
+        self.requests = 0
+        """How many requests were come to."""
+        self.random = random.Random(seed)  # noqa: S311  # an order to reproduce, not a secret
+        self._die = die
+        self._doing: tuple[str, Request | None] = ("a command", None)
+
+    def reach(self, place: Place) -> None:
+        """Die where this is the place."""
+        if self.at is not None and self.at in (place.n, place.point):
+            self._die(place)
+
+    def arrive(self, what: str) -> None:
+        """Count a place, then reach it."""
+        of, request = self._doing
+        self.requests += what == BEFORE
+        place = Place(len(self.places) + 1, what, of, self.requests, request)
+        self.places.append(place)
+        self.reach(place)
+
+    @contextmanager
+    def doing(self, what: str, request: Request | None = None) -> Iterator[None]:
+        """Say what the worker does meanwhile."""
+        was, self._doing = self._doing, (what, request)
+        try:
+            yield
+        finally:
+            self._doing = was
+
+    def lived(self) -> Any:
+        """Be told of the commits and marks that this thread reaches meanwhile."""
+        return watching(self.arrive)
+
+
 class CrashingRunner(Runner):
-    """A ``Runner`` that performs requests in line, counts them, and dies at ``at``; None dies nowhere."""
+    """A ``Runner`` that performs requests in line, and lives the life that it is given.
+
+    Instead of a ``life``, it takes the ``at``, ``seed`` and ``die`` to make one from.
+    """
 
     def __init__(
         self,
         *args: Any,
-        at: CrashPoint | None = None,
+        life: Life | None = None,
+        at: int | CrashPoint | None = None,
         seed: int = 0,
-        die: Callable[[CrashPoint], Never] = crash,
+        die: Callable[[Place], Never] = crash,
         **kwargs: Any,
     ) -> None:
-        drawn = random.Random(seed)  # noqa: S311  # an order to reproduce, not a secret
-        super().__init__(*args, **{"draw": drawn.random, **kwargs})
-        self.at = at
-        self.requests = 0
-        """How many requests were reached."""
-        self._die = die
-        self._random = drawn
+        self.life = life or Life(at, seed=seed, die=die)
+        super().__init__(*args, **{"draw": self.life.random.random, **kwargs})
+
+    @property
+    def requests(self) -> int:
+        """How many requests were come to."""
+        return self.life.requests
 
     def performer(self) -> Performer:
-        """Return the performer that dies."""
+        """Return the performer that counts places."""
         return _Crashing(self)
 
-    def reach(self, side: Literal["before", "after"], request: Request) -> None:  # noqa: ARG002  # for who overrides it
-        """Die where this is the point; ``request`` is what is performed there."""
-        here = CrashPoint(self.requests, side)
-        if here == self.at:
-            self._die(here)
+    def run(self, *args: Any, **kwargs: Any) -> RunState:
+        """Start or resume a run, within this life."""
+        with self.life.lived():
+            return super().run(*args, **kwargs)
 
-    def next_body(self, bodies: list[Body]) -> Body:
-        """Take the body that ends next."""
-        return bodies.pop(self._random.randrange(len(bodies)))
+    def resume(self, run_id: str) -> RunState:
+        """Resume a run, within this life."""
+        with self.life.lived():
+            return super().resume(run_id)
+
+    def step(self, run_id: str) -> RunState:
+        """Move a run one step, within this life."""
+        with self.life.lived():
+            return super().step(run_id)
+
+    def compensate(self, run_id: str, *, by: str = "runner") -> RunState:
+        """Undo what a run did, within this life."""
+        with self.life.lived():
+            return super().compensate(run_id, by=by)
+
+    def before_body(self, body: Body) -> None:
+        """Look at a body that is about to run."""
+
+    def transact(self, run: AgentRun, body: Body) -> Outcome:
+        """Run a body in the store's transaction."""
+        self.before_body(body)
+        return super().transact(run, body)
 
 
 class _Crashing(Threads):
@@ -83,19 +190,44 @@ class _Crashing(Threads):
 
     def perform(self, request: Request, /) -> Any:
         """Do what is asked, unless the process dies before or after it."""
-        self._crashing.requests += 1
-        self._crashing.reach("before", request)
-        answer = super().perform(request)
-        self._crashing.reach("after", request)
-        return answer
+        life = self._crashing.life
+        with life.doing(name_of(request), request):
+            life.arrive(BEFORE)
+            answer = super().perform(request)
+            life.arrive(AFTER)
+            return answer
 
     def next_done(self) -> Done:
         """Run one of the bodies that started, and return its outcome."""
         waiting = [*self._ready]
-        body = self._crashing.next_body(waiting)
+        body = waiting.pop(self._crashing.life.random.randrange(len(waiting)))
         self._ready.clear()
         self._ready.extend(waiting)
-        return body.idx, body.run()
+        with self._crashing.life.doing(f"the body of step {body.idx} ({body.tool.name})"):
+            self._crashing.before_body(body)
+            return body.idx, body.run()
+
+
+def name_of(request: Request) -> str:
+    """Say what a request asks for."""
+    match request:
+        case Decide(run):
+            return f"the decision of turn {run.state.turns}"
+        case Append(run):
+            return "the append of " + ", ".join(map(_name_of_event, run.pending_events))
+        case Start(_, step):
+            return f"the start of step {step.idx} ({step.tool})"
+        case NextDone():
+            return "the wait for a body"
+        case Transact(_, step):
+            return f"the transaction of step {step.idx} ({step.tool})"
+        case Probe(_, step):
+            return f"the probe of step {step.idx} ({step.tool})"
+
+
+def _name_of_event(event: Any) -> str:
+    name = JournalEntry("", event).type
+    return f"{name} {event.idx}" if hasattr(event, "idx") else name
 
 
 def live_through(
@@ -122,4 +254,4 @@ def essence(state: RunState) -> RunState:
         len(state.steps),
         (),
     )
-    return replace(state, steps=steps, version=0, updated_at=None)
+    return replace(state, steps=steps, version=0, started_at=None, updated_at=None)

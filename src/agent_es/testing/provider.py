@@ -12,6 +12,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from agent_es.crashpoints import crash_point
 from agent_es.errors import KeyMismatch
 
 
@@ -50,6 +51,7 @@ class PaymentProvider:
 
         Raises ``KeyMismatch`` where the key came with other parameters before.
         """
+        crash_point("before the money moves")
         cents = f"{amount:.2f}"
         parameters = json.dumps({"amount": cents, "order_id": order_id}, sort_keys=True)
         with closing(self._connect()) as database:
@@ -69,7 +71,12 @@ class PaymentProvider:
             self._before_commit(key or "")
             database.execute("COMMIT")
         self._after_commit(key or "")
+        crash_point("the money has moved")
         return answer
+
+    def effects(self) -> list[tuple[str, str]]:
+        """Return each refund: the order, and what it was paid."""
+        return [(order_id, amount) for order_id, amount in self._select("SELECT order_id, amount FROM ledger")]
 
     @property
     def ledger(self) -> dict[str, str]:

@@ -1,0 +1,146 @@
+"""What must hold of every run, whatever its agent does: the library's own invariants.
+
+Rule 1: a problem is noted, not raised: an agent that catches everything must not hide it.
+Rule 2: what is durable is read through the store again, never taken from the worker's memory.
+"""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import select
+
+from agent_es.decider import Decider, Decision
+from agent_es.drivers import Body
+from agent_es.errors import AgentError, IllegalEvent, RunNotFound
+from agent_es.run import check_legal
+from agent_es.state import RunState
+from agent_es.store import RunStore
+from agent_es.store.tables import keys, runs
+from agent_es.testing.crash import CrashingRunner, essence
+from agent_es.tools import ToolSpec
+
+
+@dataclass
+class Audit:
+    """What was seen of one run over the lives of all its workers.  ``alone``: one worker at a time moves it."""
+
+    alone: bool = True
+    same: Callable[[RunState], Any] = essence
+    """What of a state must be the same with crashes as without."""
+    shown: dict[int, str] = field(default_factory=dict)
+    """What the decider was shown at each turn, to the letter."""
+    started: set[tuple[int, int]] = field(default_factory=set)
+    """The (idx, attempt) of every body that ran."""
+    problems: list[str] = field(default_factory=list)
+
+    def decider_asked(self, store: RunStore, state: RunState, tools: Sequence[ToolSpec]) -> None:
+        """Look at a question to the decider."""
+        shown = f"{self.same(state)!r}\n{[*tools]!r}"
+        if self.shown.setdefault(state.turns, shown) != shown:
+            self.problems.append(
+                f"the decider was asked again about turn {state.turns} and shown something else:\n"
+                f"{difference(self.shown[state.turns], shown)}"
+            )
+        durable = store.load(state.run_id)
+        if self.alone and durable.turns > state.turns:
+            self.problems.append(f"the decider was asked about turn {state.turns}, whose decision is in the journal")
+
+    def body_begins(self, store: RunStore, body: Body) -> None:
+        """Look at a body that is about to run."""
+        start = (body.idx, body.step.attempt)
+        what = f"the body of step {body.idx} ({body.tool.name}) ran at attempt {body.step.attempt}"
+        if start in self.started:
+            self.problems.append(f"{what} twice: the second start has no start mark of its own")
+        self.started.add(start)
+        with suppress(RunNotFound):
+            steps = store.load(body.run_id).steps
+            if len(steps) > body.idx:
+                step = steps[body.idx]
+                if step.attempt < body.step.attempt:
+                    self.problems.append(f"{what}, and the journal knows of attempt {step.attempt} only")
+                elif (step.tool, step.args_json) != (body.step.tool, body.step.args_json):
+                    self.problems.append(f"{what} with {body.step.args_json}, and {step.args_json} was decided")
+                elif step.attempt == body.step.attempt and step.key != body.step.key:
+                    self.problems.append(f"{what} under the key {body.step.key}, and {step.key} is in the journal")
+                return
+        self.problems.append(f"{what}, and its decision is not in the journal")
+
+
+class Overheard:
+    """A decider whose questions are looked at."""
+
+    def __init__(self, decider: Decider, audit: Audit, store: RunStore) -> None:
+        self._decider = decider
+        self._audit = audit
+        self._store = store
+
+    def decide(self, run: RunState, tools: Sequence[ToolSpec], /) -> Decision | Awaitable[Decision]:
+        """Ask the decider."""
+        self._audit.decider_asked(self._store, run, tools)
+        return self._decider.decide(run, tools)
+
+
+class Audited(CrashingRunner):
+    """A worker whose bodies are looked at."""
+
+    def __init__(self, *args: Any, audit: Audit, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._audit = audit
+
+    def before_body(self, body: Body) -> None:
+        """Look at a body that is about to run."""
+        self._audit.body_begins(self.store, body)
+
+
+def problems_of(store: RunStore, run_id: str, told: RunState | None) -> Iterable[str]:
+    """Yield what is wrong with a run on disk; ``told`` is the state that its last worker returned."""
+    try:
+        journal = store.journal(run_id)
+        check_legal(run_id, [entry.event for entry in journal])
+        state = store.load(run_id)
+        if told is not None and told != state:
+            yield (
+                "the worker returned another state than the journal folds to:\n"
+                f"{difference(repr(state), repr(told))}"
+            )
+    except IllegalEvent as error:
+        yield f"the journal is not legal: {error}"
+    except AgentError as error:
+        yield f"the journal cannot be read: {error}"
+    before = _projected(store)
+    store.rebuild()
+    for name, rows in _projected(store).items():
+        if rows != before[name]:
+            yield f"the table {name} was {before[name]}, and its rebuild is {rows}"
+
+
+def _projected(store: RunStore) -> dict[str, list[tuple[Any, ...]]]:
+    with store.recorder.transaction(commit=False) as session:
+        return {table.name: sorted(map(tuple, session.execute(select(table))), key=repr) for table in (runs, keys)}
+
+
+def effects_beside(happened: Iterable[Any], calm: Iterable[Any]) -> tuple[Counter[Any], Counter[Any]]:
+    """Return what happened too often, and what too seldom, beside what happens without a crash."""
+    counted, expected = Counter(map(_hashable, happened)), Counter(map(_hashable, calm))
+    return counted - expected, expected - counted
+
+
+def _hashable(effect: Any) -> Any:
+    try:
+        hash(effect)
+    except TypeError:
+        return repr(effect)
+    return effect
+
+
+def difference(expected: str, found: str) -> str:
+    """Show where a text differs from the expected one."""
+    start = next(
+        (n for n, (one, other) in enumerate(zip(expected, found, strict=False)) if one != other),
+        min(len(expected), len(found)),
+    )
+    since = max(0, start - 60)
+    return f"    expected …{expected[since : start + 120]}…\n    found    …{found[since : start + 120]}…"

@@ -1,0 +1,137 @@
+"""A scenario: an agent, what it is to do, and the world that it does it to.
+
+Rule 1: the world outlives every worker and is opened anew by each; what a worker keeps in a variable dies with it.
+Rule 2: a life is what one process would do: open the store, open the world, run, and let people act where it waits.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agent_es.decider import Decider
+from agent_es.errors import BadScenario
+from agent_es.journal import JournalEntry
+from agent_es.run import AgentRun, Clock
+from agent_es.state import RunState
+from agent_es.store import RunStore
+from agent_es.testing.audit import Audit, Audited, Overheard
+from agent_es.testing.clock import FrozenClock
+from agent_es.testing.crash import Life, essence
+from agent_es.tools import Tool
+
+RUNS_DB = "runs.db"
+MAX_ACTS = 20
+"""How often a person may act on one run within one life."""
+
+Person = Callable[[RunStore, RunState, Any], object]
+"""Acts on a run that waits, given the store, the run's state and the world."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What a run came to, for an invariant to look at."""
+
+    state: RunState
+    journal: Sequence[JournalEntry]
+    world: Any
+    """What the scenario's ``world`` gives, opened once more."""
+    store: RunStore
+
+
+def anything(ending: Ending) -> None:
+    """Hold for every ending."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """What the crash kit lives through, again and again.
+
+    ``decider`` is copied for each life, or made by calling it where it is a factory; left out, it is the agent's
+    own.  ``world`` opens what tools get as ``ctx.deps`` in a folder that outlives every worker; where it has
+    a method ``effects()`` that lists what happened there, the kit counts what happened twice and what never did.
+    ``invariant`` raises, or returns False, where an ending is wrong.  ``person`` acts where the run waits.
+    ``same`` gives what of a state must be as without a crash.  Raises ``BadScenario``.
+    """
+
+    agent: type[AgentRun]
+    decider: Decider | Callable[[], Decider] | None = None
+    world: Callable[[Path], Any] = lambda _: None
+    invariant: Callable[[Ending], object] = anything
+    goal: str = "survive"
+    input: Any = None
+    run_id: str = "run-1"
+    tags: Mapping[str, str] = field(default_factory=dict)
+    tools: Sequence[Tool] = ()
+    at_once: int | None = None
+    clock: Clock = FrozenClock()  # noqa: RUF009  # frozen
+    person: Person | None = None
+    same: Callable[[RunState], Any] = essence
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.agent, type) and issubclass(self.agent, AgentRun)):
+            raise BadScenario(f"agent={self.agent!r:.200} is no subclass of AgentRun")
+        if self.decider is None and self.agent.decider is None:
+            raise BadScenario(f"nothing decides: pass decider=..., or set {self.agent.__name__}.decider")
+
+    def live(self, folder: Path, life: Life, audit: Audit) -> RunState:
+        """Live the life of one worker on what lies in the folder; return the run as it left it.
+
+        Raises ``Crash`` where the life ends early, and whatever the runner raises.
+        """
+        with life.lived(), ExitStack() as left:
+            with life.doing("the opening of the store"):
+                store = left.enter_context(self.open_store(folder))
+            world = self.world(folder)
+            if hasattr(world, "close"):
+                left.callback(world.close)
+            runner = Audited(
+                store,
+                Overheard(self._new_decider(), audit, store),
+                audit=audit,
+                life=life,
+                deps=world,
+                tools=self.tools,
+                at_once=self.at_once,
+                agents=[self.agent],
+                max_wait=float("inf"),
+                sleep=getattr(self.clock, "sleep", time.sleep),
+            )
+            options = {"goal": self.goal, "input": self.input, "tags": dict(self.tags)}
+            state = runner.run(self.agent, run_id=self.run_id, **options)
+            for _ in range(MAX_ACTS):
+                if self.person is None or state.is_over:
+                    break
+                before = state.version
+                self.person(store, state, world)
+                state = runner.run(self.agent, run_id=self.run_id, **options)
+                if state.version == before:
+                    break
+            return state
+
+    def open_store(self, folder: Path) -> RunStore:
+        """Open the store that lies in a folder."""
+        return RunStore(f"sqlite:///{folder / RUNS_DB}", clock=self.clock)
+
+    def effects(self, world: Any) -> Iterable[Any]:
+        """Return what happened in the world, each as often as it happened."""
+        return world.effects() if hasattr(world, "effects") else ()
+
+    def _new_decider(self) -> Decider:
+        given: Any = self.agent.decider if self.decider is None else self.decider
+        if isinstance(given, type) or not hasattr(given, "decide"):
+            if not callable(given):
+                raise BadScenario(f"decider={given!r:.200} has no decide(run, tools), and makes none when called")
+            made: Decider = given()
+            return made
+        try:
+            copied: Decider = deepcopy(given)
+        except Exception as error:
+            raise BadScenario(
+                f"decider={given!r:.200} cannot be copied for each life ({error}); "
+                "pass a function that makes a new one: Scenario(decider=lambda: ...)"
+            ) from error
+        return copied

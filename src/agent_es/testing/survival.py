@@ -1,0 +1,259 @@
+"""Whether an agent survives: every place a worker can die in, tried.
+
+Rule 1: exhaustive over the places of one worker at a time; what is beyond that is drawn, and counted.
+Rule 2: schedules are tried in the order of their crashes, so the first that fails is a smallest one.
+Rule 3: the same seed tries the same schedules.
+"""
+
+import random
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from agent_es.errors import BadScenario
+from agent_es.testing.journey import Fate, Schedule, travel
+from agent_es.testing.scenario import Ending, Scenario
+
+DEEP = 5
+"""At most so many crashes has a schedule that is drawn once all the others were tried."""
+
+OnRun = Callable[[int, int], object]
+"""Is told how many runs are done, and how many there will be as far as is known."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run in which something broke."""
+
+    schedule: Schedule
+    seed: int
+    deaths: Sequence[str]
+    problems: Sequence[str]
+    journal: Sequence[str]
+
+    def __str__(self) -> str:
+        lines = [
+            f"  worker {n} dies {'' if death.startswith(('before', 'after')) else 'at: '}{death}  (its place {at})"
+            for n, (at, death) in enumerate(zip(self.schedule, self.deaths, strict=False), start=1)
+        ]
+        lines = lines or ["  no crash at all"]
+        lines += [f"  * {problem}" for problem in self.problems]
+        lines += ["  its journal:", *(f"    {line}" for line in self.journal)]
+        return "\n".join(lines)
+
+
+@dataclass
+class Report:
+    """What living through a scenario came to."""
+
+    points: int = 0
+    """Places in which the worker of a run without a crash can die."""
+    kinds: Mapping[str, int] = field(default_factory=dict)
+    """How many of them are around requests, around commits, and marked in bodies."""
+    runs: int = 0
+    """Runs that were lived through, each from its start to its end."""
+    crashes: int = 0
+    """Workers that died."""
+    double: int = 0
+    """Effects that happened more often than without a crash."""
+    lost: int = 0
+    """Effects that never happened though the run ended, and is not in doubt."""
+    in_doubt: int = 0
+    """Runs that stopped and said that they do not know."""
+    broken: int = 0
+    """Runs in which an invariant broke."""
+    drawn: int = 0
+    """Runs whose schedule was drawn, not enumerated."""
+    all_of: int = 0
+    """Every schedule of up to so many crashes was tried."""
+    seed: int = 0
+    seconds: float = 0.0
+    smallest: Failure | None = None
+    """The failing run with the fewest crashes, the earliest of them."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.crashes:,} crashes in {self.runs:,} runs: "
+            f"{self.double:,} double, {self.lost:,} lost, {self.in_doubt:,} in doubt"
+        )
+
+    def told(self) -> str:
+        """Return the whole report, for people."""
+        kinds = ", ".join(
+            f"{count} around {kind}s" if kind != "mark" else f"{count} marked"
+            for kind, count in sorted(self.kinds.items())
+        )
+        lines = [str(self), f"{self.points} places to die in ({kinds}); {self._tried()}; {self.seconds:.1f} s"]
+        if self.smallest is not None:
+            lines += [f"BROKEN in {self.broken:,} of {self.runs:,} runs; a smallest one:", str(self.smallest)]
+        return "\n".join(lines)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report, for programs."""
+        return asdict(self)
+
+    def __add__(self, other: "Report") -> "Report":
+        """Add up two reports, for a summary."""
+        names = ("points", "runs", "crashes", "double", "lost", "in_doubt", "broken", "drawn", "seconds")
+        sums = {name: getattr(self, name) + getattr(other, name) for name in names}
+        return replace(self, **sums, smallest=self.smallest or other.smallest)
+
+    def _tried(self) -> str:
+        tried = {0: "not all of them tried", 1: "each tried", 2: "each tried, and each of every recovery"}.get(
+            self.all_of, f"each tried, {self.all_of} crashes deep"
+        )
+        return tried + (f"; {self.drawn:,} runs drawn with seed {self.seed}" if self.drawn else "")
+
+
+class DidNotSurvive(AssertionError):
+    """An agent did not survive; ``report`` says where."""
+
+    def __init__(self, report: Report) -> None:
+        super().__init__(report.told())
+        self.report = report
+
+
+def survives_every_crash(
+    scenario: Scenario,
+    invariant: Callable[[Ending], object] | None = None,
+    *,
+    crashes: int = 1,
+    sample: int | None = None,
+    seconds: float | None = None,
+    seed: int = 0,
+    on_run: OnRun = lambda _, __: None,
+) -> Report:
+    """Run a scenario once without a crash, then once for each place in which its worker can die.
+
+    ``crashes=2`` kills each recovery at each of its places too.  ``sample`` bounds the runs per number of crashes.
+    ``seconds`` bounds the time; where some is left once everything was tried, deeper schedules are drawn with
+    ``seed``.  Returns the report; raises ``DidNotSurvive`` with it where an invariant of the scenario or of the
+    library broke.
+    """
+    report = fuzz(scenario, invariant, crashes=crashes, sample=sample, seconds=seconds, seed=seed, on_run=on_run)
+    if report.broken:
+        raise DidNotSurvive(report)
+    return report
+
+
+def fuzz(
+    scenario: Scenario,
+    invariant: Callable[[Ending], object] | None = None,
+    *,
+    crashes: int = 1,
+    sample: int | None = None,
+    seconds: float | None = None,
+    seed: int = 0,
+    travels: Callable[..., Fate] = travel,
+    on_run: OnRun = lambda _, __: None,
+) -> Report:
+    """Do what ``survives_every_crash`` does, and return the report whatever broke.
+
+    It goes no deeper once something broke: with fewer crashes there is less to understand.  ``travels`` lives through
+    one schedule.
+    """
+    if crashes < 1:
+        raise BadScenario(f"crashes={crashes}: a worker must be allowed to die once")
+    if invariant is not None:
+        scenario = replace(scenario, invariant=invariant)
+    trial = _Trial(scenario, seed, seconds, travels, on_run)
+    with tempfile.TemporaryDirectory(prefix="agent-es-fuzz-") as folder:
+        trial.folder = Path(folder)
+        for depth in range(crashes + 1):
+            if not trial.goes_on or not trial.try_all(depth, sample):
+                break
+        if seconds is not None:
+            trial.draw()
+    trial.report.seconds = time.monotonic() - trial.began
+    return trial.report
+
+
+class _Trial:
+    """One scenario on trial."""
+
+    folder: Path
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        seed: int,
+        seconds: float | None,
+        travels: Callable[..., Fate],
+        on_run: OnRun,
+    ) -> None:
+        self.report = Report(seed=seed)
+        self.began = time.monotonic()
+        self._scenario = scenario
+        self._random = random.Random(seed)  # noqa: S311  # schedules to reproduce, not a secret
+        self._until = None if seconds is None else self.began + seconds
+        self._travels = travels
+        self._on_run = on_run
+        self._calm: Fate | None = None
+        self._recoveries: dict[Schedule, int] = {}
+        """How many places the last worker of a schedule reached, for the schedules tried last."""
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is time, and nothing broke."""
+        return not self.report.broken and (self._until is None or time.monotonic() < self._until)
+
+    def try_all(self, depth: int, sample: int | None) -> bool:
+        """Try every schedule of that many crashes, or a sample; say whether that was all of them."""
+        schedules = [*self._schedules(depth)]
+        complete = sample is None or len(schedules) <= sample
+        if not complete:
+            schedules = sorted(self._random.sample(schedules, sample or 0))
+            self.report.drawn += len(schedules)
+        self._recoveries = {}
+        total = self.report.runs + len(schedules)
+        for schedule in schedules:
+            if self._until is not None and time.monotonic() > self._until:
+                return False
+            self._recoveries[schedule] = len(self._travel(schedule, self.report.seed).places)
+            self._on_run(self.report.runs, total)
+        if complete and depth:
+            self.report.all_of = depth
+        return complete or sample is not None
+
+    def draw(self) -> None:
+        """Draw schedules, and orders of bodies, until the time is over or something breaks."""
+        while self.goes_on and self.report.points:
+            crashes = self._random.randint(1, DEEP)
+            schedule = tuple(self._random.randint(1, self.report.points) for _ in range(crashes))
+            self.report.drawn += 1
+            self._travel(schedule, self._random.randrange(1 << 16))
+            self._on_run(self.report.runs, self.report.runs)
+
+    def _schedules(self, depth: int) -> Iterator[Schedule]:
+        if depth == 0:
+            yield ()
+        for schedule, places in self._recoveries.items():
+            yield from ((*schedule, at) for at in range(1, places + 1))
+
+    def _travel(self, schedule: Schedule, seed: int) -> Fate:
+        report = self.report
+        folder = self.folder / str(report.runs)
+        folder.mkdir()
+        fate = self._travels(self._scenario, folder, schedule, seed=seed, calm=self._calm)
+        shutil.rmtree(folder)
+        if self._calm is None:
+            self._calm = fate
+            report.points = len(fate.places)
+            report.kinds = Counter(place.kind for place in fate.places)
+        report.runs += 1
+        report.crashes += len(fate.deaths)
+        report.double += fate.double
+        report.lost += fate.lost
+        report.in_doubt += fate.in_doubt
+        if fate.problems:
+            report.broken += 1
+            if report.smallest is None:
+                report.smallest = Failure(
+                    schedule, seed, fate.deaths, fate.problems, [str(entry) for entry in fate.journal]
+                )
+        return fate
