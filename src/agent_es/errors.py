@@ -13,6 +13,7 @@ Rule 2: errors are raised where something is refused, before anything is lost.
     │   ├── BadDecision
     │   ├── BadSettlement
     │   ├── BadRunId
+    │   ├── BadName
     │   ├── BadScenario
     │   └── AgentUnknown
     ├── RunError              this run cannot do that now
@@ -75,6 +76,10 @@ class BadSettlement(DefinitionError):
 
 class BadRunId(DefinitionError):
     """A run id is a text of 1 to 200 characters, without NUL and without halves of characters."""
+
+
+class BadName(DefinitionError):
+    """What is to be imported by its name cannot be."""
 
 
 class BadScenario(DefinitionError):

@@ -225,6 +225,46 @@ def requeue(
 
 
 @app.command()
+def fuzz(
+    scenario: Annotated[
+        str, typer.Argument(metavar="MODULE:SCENARIO", help="The scenario to live through; demo is the built-in one.")
+    ],
+    crashes: Annotated[int, typer.Option(min=1, help="Try every schedule of up to so many crashes.")] = 1,
+    kill: Annotated[
+        bool, typer.Option("--kill", help="Kill processes with SIGKILL, not workers inside this one.")
+    ] = False,
+    seconds: Annotated[
+        float | None,
+        typer.Option(min=0, help="Stop then; until then, go on with deeper schedules that are drawn."),
+    ] = None,
+    sample: Annotated[
+        int | None, typer.Option(min=1, help="At most so many runs per number of crashes; all by default.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="What is drawn is drawn with this.")] = 0,
+    at: Annotated[
+        str | None, typer.Option(metavar="N,N...", help="Only this schedule: the places where the workers die.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Kill an agent's workers at every place where one can die, and see whether the agent survives.
+
+    Exit status 1 where an invariant broke.  Example: agent-es fuzz shop.scenarios:refund --crashes 2
+    """
+    _work(
+        "fuzzing",
+        "fuzz",
+        scenario=scenario,
+        crashes=crashes,
+        with_kills=kill,
+        seconds=seconds,
+        sample=sample,
+        seed=seed,
+        at=at,
+        as_json=as_json,
+    )
+
+
+@app.command()
 def rebuild(store: Store = DEFAULT_STORE, as_json: Json = False) -> None:
     """Make the runs table and the keys again from the events; leases are left alone.
 

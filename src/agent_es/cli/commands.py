@@ -1,7 +1,6 @@
 """What the commands of ``agent-es`` do.  Each returns its exit status."""
 
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -9,7 +8,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from datetime import UTC, datetime
 from getpass import getuser
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
@@ -21,6 +19,7 @@ from agent_es.cli.exits import Exit
 from agent_es.cli.output import age, out, progress, say, say_json, table_of, tell
 from agent_es.errors import AgentError, AgentUnknown, BadAgent, BadJournal, BadSettlement
 from agent_es.journal import timestamp
+from agent_es.loading import load
 from agent_es.run import AgentRun
 from agent_es.runtime import Runner, new_run_id
 from agent_es.scratchpad import entries
@@ -308,22 +307,6 @@ def interruptible(run_id: str) -> Iterator[None]:
     except KeyboardInterrupt:
         tell(f"interrupted; what was recorded is kept, go on with: agent-es resume {run_id}", style="")
         raise typer.Exit(Exit.INTERRUPTED) from None
-
-
-def load(name: str) -> Any:
-    """Import what ``module:name`` names, from the working directory too."""
-    module_name, _, attribute = name.partition(":")
-    if not module_name or not attribute:
-        raise BadAgent(f"{name!r} names nothing to import; write module:name, as in shop.agents:RefundRun")
-    if os.getcwd() not in sys.path:  # noqa: PTH109  # sys.path holds text
-        sys.path.insert(0, os.getcwd())  # noqa: PTH109
-    try:
-        module = import_module(module_name)
-    except Exception as error:  # a module runs whatever it likes
-        raise BadAgent(f"{name}: importing {module_name} failed: {type(error).__name__}: {error}") from error
-    if not hasattr(module, attribute):
-        raise BadAgent(f"{name}: {module_name} has no {attribute!r}")
-    return getattr(module, attribute)
 
 
 def load_agent(name: str) -> type[AgentRun]:

@@ -40,6 +40,7 @@ from agent_es.events import AnyEvent, stream_id
 from agent_es.journal import JournalEntry, timestamp
 from agent_es.run import AgentRun, Clock
 from agent_es.state import RunState, Status, evolve, fold
+from agent_es.store.datastore import PATIENCE
 from agent_es.store.mapper import EventMapper, Row
 from agent_es.store.projection import Change, Claim, change_of, claims_of, row_of
 from agent_es.store.recorder import Factory, KeyHeld, RunRecorder, is_present
@@ -83,7 +84,8 @@ class RunStore(Application[UUID]):
 
     ``clock`` gives the times of events.  ``env`` holds settings of the event store library (a cipher, a
     compressor).  Without ``create``, what is not there yet is refused.  With ``migrate``, tables of an older
-    schema are brought up to this one.  Raises ``StoreUnusable`` and ``SchemaMismatch``.
+    schema are brought up to this one.  ``patience`` bounds the seconds that a writer waits for the write lock.
+    Raises ``StoreUnusable`` and ``SchemaMismatch``.
     """
 
     name = "agent_es"
@@ -104,6 +106,7 @@ class RunStore(Application[UUID]):
         env: Mapping[str, str] | None = None,
         create: bool = True,
         migrate: bool = False,
+        patience: float = PATIENCE,
     ) -> None:
         _check_url(url, create=create, migrate=migrate)
         self.url = url
@@ -112,6 +115,7 @@ class RunStore(Application[UUID]):
         settings = {"SQLALCHEMY_URL": url, "AGENT_ES_SQLALCHEMY_URL": url}
         try:
             super().__init__(env={**(env or {}), **settings})
+            self.recorder.datastore.patience = patience
             self.recorder.open(migrate=migrate)
         except AgentError:
             raise

@@ -1,10 +1,47 @@
-"""The crash kit: run an agent, kill it anywhere, and see whether it survives."""
+"""The crash kit: run an agent, kill it anywhere, and see whether it survives.
 
-from agent_es.testing.clock import FrozenClock, MovableClock
-from agent_es.testing.crash import Crash, CrashingRunner, CrashPoint, Life, Place, essence, live_through, sigkill
-from agent_es.testing.provider import PaymentProvider
-from agent_es.testing.scenario import Ending, Scenario
-from agent_es.testing.survival import DidNotSurvive, Failure, Report, survives_every_crash
+The machine and the strategies need Hypothesis: ``pip install agent-es[testing]``.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agent_es.testing.clock import FrozenClock, MovableClock
+    from agent_es.testing.crash import Crash, CrashingRunner, CrashPoint, Life, Place, essence, live_through, sigkill
+    from agent_es.testing.kill import fuzz_with_kills, survives_every_kill
+    from agent_es.testing.machine import RunMachine
+    from agent_es.testing.provider import PaymentProvider
+    from agent_es.testing.scenario import Ending, Scenario, load_scenario
+    from agent_es.testing.stepped import SteppedWorker
+    from agent_es.testing.survival import DidNotSurvive, Failure, Report, fuzz, survived, survives_every_crash
+
+_HOME = {
+    "Crash": "crash",
+    "CrashPoint": "crash",
+    "CrashingRunner": "crash",
+    "DidNotSurvive": "survival",
+    "Ending": "scenario",
+    "Failure": "survival",
+    "FrozenClock": "clock",
+    "Life": "crash",
+    "MovableClock": "clock",
+    "PaymentProvider": "provider",
+    "Place": "crash",
+    "Report": "survival",
+    "RunMachine": "machine",
+    "Scenario": "scenario",
+    "SteppedWorker": "stepped",
+    "essence": "crash",
+    "fuzz": "survival",
+    "fuzz_with_kills": "kill",
+    "live_through": "crash",
+    "load_scenario": "scenario",
+    "sigkill": "crash",
+    "survived": "survival",
+    "survives_every_crash": "survival",
+    "survives_every_kill": "kill",
+}
 
 __all__ = [
     "Crash",
@@ -19,9 +56,27 @@ __all__ = [
     "PaymentProvider",
     "Place",
     "Report",
+    "RunMachine",
     "Scenario",
+    "SteppedWorker",
     "essence",
+    "fuzz",
+    "fuzz_with_kills",
     "live_through",
+    "load_scenario",
     "sigkill",
+    "survived",
     "survives_every_crash",
+    "survives_every_kill",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for: a plugin that nobody uses costs nothing."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'agent_es.testing' has no attribute {name!r}")
+    return getattr(import_module(f"agent_es.testing.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -103,8 +103,7 @@ def problems_of(store: RunStore, run_id: str, told: RunState | None) -> Iterable
         state = store.load(run_id)
         if told is not None and told != state:
             yield (
-                "the worker returned another state than the journal folds to:\n"
-                f"{difference(repr(state), repr(told))}"
+                f"the worker returned another state than the journal folds to:\n{difference(repr(state), repr(told))}"
             )
     except IllegalEvent as error:
         yield f"the journal is not legal: {error}"

@@ -91,6 +91,7 @@ class Life:
         self, at: int | CrashPoint | None = None, *, seed: int = 0, die: Callable[[Place], Never] = crash
     ) -> None:
         self.at = at
+        self.seed = seed
         self.places: list[Place] = []
         self.requests = 0
         """How many requests were come to."""

@@ -4,7 +4,7 @@ Rule: a schedule is the place where each worker dies, in order; the worker after
 """
 
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +17,8 @@ from agent_es.testing.crash import Crash, Life, Place
 from agent_es.testing.scenario import Ending, Scenario
 
 Schedule = tuple[int, ...]
+Kill = Callable[[Path, Life], str | None]
+"""Lives a life on what lies in a folder; returns where it died, or None where it came to its end."""
 
 
 @dataclass
@@ -45,21 +47,39 @@ class Fate:
 
 
 def travel(
-    scenario: Scenario, folder: Path, schedule: Schedule = (), *, seed: int = 0, calm: Fate | None = None
+    scenario: Scenario,
+    folder: Path,
+    schedule: Schedule = (),
+    *,
+    seed: int = 0,
+    calm: Fate | None = None,
+    kill: Kill | None = None,
 ) -> Fate:
-    """Live through a schedule in an empty folder, and look at what it came to; ``calm`` is it without a crash."""
+    """Live through a schedule in an empty folder, and look at what it came to; ``calm`` is it without a crash.
+
+    ``kill`` lives the lives that are to end early.
+    """
     fate, audit, told = Fate(schedule, seed), Audit(same=scenario.same), None
-    for at in (*schedule, None):
-        life = Life(at, seed=seed)
-        fate.places = life.places
+
+    def live(folder: Path, life: Life) -> str | None:
+        nonlocal told
         try:
             told = scenario.live(folder, life, audit)
         except Crash:
-            fate.deaths.append(str(life.places[-1]))
-            continue
+            return str(life.places[-1])
         except Exception as error:
             fate.problems.append(_stopped(error))
-        break
+        return None
+
+    for at in schedule:
+        died_at = (kill or live)(folder, Life(at, seed=seed))
+        if died_at is None:
+            break
+        fate.deaths.append(died_at)
+    last = Life(seed=seed)
+    fate.places = last.places
+    if not fate.problems:
+        live(folder, last)
     fate.shown = audit.shown
     fate.problems += audit.problems
     look_at(fate, scenario, folder, told, calm)
@@ -88,29 +108,36 @@ def look_at(fate: Fate, scenario: Scenario, folder: Path, told: RunState | None,
 
 def _beside(fate: Fate, scenario: Scenario, state: RunState, calm: Fate) -> Iterable[str]:
     """Yield where a journey differs from the one without a crash."""
-    expected = calm.state
-    if expected is None:
-        return
     too_often, too_seldom = effects_beside(fate.effects, calm.effects)
     fate.double = too_often.total()
     for effect, times in too_often.items():
         yield f"double: {effect} happened {times} more than it does without a crash"
+    if calm.state is None or any(map(_gave_up, fate.journal)):
+        return  # a body that killed its worker at every attempt: the run says so, and goes another way
     if not fate.in_doubt:
         fate.lost = too_seldom.total()
         for effect, times in too_seldom.items():
             yield f"lost: {effect} happened {times} less than it does without a crash, and the run is not in doubt"
-        if (state.status, state.waiting_for) != (expected.status, expected.waiting_for):
-            yield f"the run is {_where(state)}, and without a crash it is {_where(expected)}"
-    if any(isinstance(entry.event, StepInDoubt | Parked) for entry in fate.journal):
-        return  # who settles a doubt may settle it otherwise than the world would have
-    if scenario.same(state) != scenario.same(expected):
+        if _where(state) != _where(calm.state):
+            yield f"the run is {_where(state)}, and without a crash it is {_where(calm.state)}"
+    if not any(isinstance(entry.event, StepInDoubt | Parked) for entry in fate.journal):
+        # Else somebody settled a doubt, perhaps otherwise than the world would have.
+        yield from _apart(fate, calm, scenario.same(state), scenario.same(calm.state))
+
+
+def _apart(fate: Fate, calm: Fate, state: object, expected: object) -> Iterable[str]:
+    if state != expected:
         yield f"the run came to another state than without a crash:\n{difference(repr(expected), repr(state))}"
-    for turn in fate.shown.keys() & calm.shown.keys():
+    for turn in sorted(fate.shown.keys() & calm.shown.keys()):
         if fate.shown[turn] != calm.shown[turn]:
             yield (
                 f"the decider was shown something else at turn {turn} than without a crash:\n"
                 f"{difference(calm.shown[turn], fate.shown[turn])}"
             )
+
+
+def _gave_up(entry: JournalEntry) -> bool:
+    return entry.type == "tool_failed" and entry.data["error"]["type"] == "AttemptsExhausted"
 
 
 def _hold(fate: Fate, scenario: Scenario, ending: Ending) -> None:

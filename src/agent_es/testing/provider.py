@@ -2,12 +2,14 @@
 
 Rule 1: a refund and its key are one transaction; the same key again gives the first answer and moves no money.
 Rule 2: the same key with other parameters is refused.
+Rule 3: a key that outlived its lifetime is forgotten when it is sent again: then the call pays again.
 """
 
 import json
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -20,11 +22,17 @@ def nothing(_: str) -> None:
     """Do nothing."""
 
 
+def utc_now() -> datetime:
+    """Return the time of this computer."""
+    return datetime.now(UTC)
+
+
 class PaymentProvider:
     """Keeps a ledger and a keystore in a SQLite file of its own.
 
     ``before_commit`` and ``after_commit`` are told the key around the moment that the money moves: there the
-    answer is not on its way yet, which is the hard spot for a caller to die in.
+    answer is not on its way yet, which is the hard spot for a caller to die in.  A key is kept for ``key_ttl``
+    seconds from when it was first honoured, or for ever; ``now`` tells the time.
     """
 
     def __init__(
@@ -33,17 +41,22 @@ class PaymentProvider:
         *,
         before_commit: Callable[[str], object] = nothing,
         after_commit: Callable[[str], object] = nothing,
+        key_ttl: float | None = None,
+        now: Callable[[], datetime] = utc_now,
     ) -> None:
         self.path = Path(path)
         self._before_commit = before_commit
         self._after_commit = after_commit
+        self._key_ttl = float("inf") if key_ttl is None else key_ttl
+        self._now = now
         with closing(self._connect()) as database:
             database.executescript(
                 "PRAGMA journal_mode=WAL;"
                 "CREATE TABLE IF NOT EXISTS ledger "
                 "(id INTEGER PRIMARY KEY, order_id TEXT NOT NULL, amount TEXT NOT NULL);"
                 "CREATE TABLE IF NOT EXISTS keystore "
-                "(key TEXT PRIMARY KEY, parameters TEXT NOT NULL, answer TEXT NOT NULL, calls INTEGER NOT NULL);"
+                "(key TEXT PRIMARY KEY, parameters TEXT NOT NULL, answer TEXT NOT NULL, calls INTEGER NOT NULL, "
+                "honoured_at REAL NOT NULL);"
             )
 
     def refund(self, order_id: str, amount: Decimal, *, key: str | None) -> dict[str, str]:
@@ -56,13 +69,21 @@ class PaymentProvider:
         parameters = json.dumps({"amount": cents, "order_id": order_id}, sort_keys=True)
         with closing(self._connect()) as database:
             database.execute("BEGIN IMMEDIATE")
-            known = database.execute("SELECT parameters, answer FROM keystore WHERE key = ?", (key,)).fetchone()
+            at = self._now().timestamp()
+            known = database.execute(
+                "SELECT parameters, answer FROM keystore WHERE key = ? AND ? - honoured_at < ?",
+                (key, at, self._key_ttl),
+            ).fetchone()
             if known is None:
                 posted = database.execute("INSERT INTO ledger (order_id, amount) VALUES (?, ?)", (order_id, cents))
                 answer = {"amount": cents, "order_id": order_id, "refund_id": f"rf-{posted.lastrowid}"}
                 if key is not None:
-                    values = (key, parameters, json.dumps(answer))
-                    database.execute("INSERT INTO keystore VALUES (?, ?, ?, 1)", values)
+                    database.execute(
+                        "INSERT INTO keystore VALUES (?, ?, ?, 1, ?) ON CONFLICT (key) DO UPDATE SET "
+                        "parameters = excluded.parameters, answer = excluded.answer, calls = calls + 1, "
+                        "honoured_at = excluded.honoured_at",
+                        (key, parameters, json.dumps(answer), at),
+                    )
             elif known[0] == parameters:
                 answer = json.loads(known[1])
                 database.execute("UPDATE keystore SET calls = calls + 1 WHERE key = ?", (key,))
@@ -94,7 +115,7 @@ class PaymentProvider:
 
     @property
     def keystore(self) -> dict[str, int]:
-        """The keys that were honoured, and how often each was sent."""
+        """The keys that were honoured, and how often each was sent; one that was forgotten is counted on."""
         return dict(self._select("SELECT key, calls FROM keystore ORDER BY key"))
 
     def _select(self, sql: str) -> list[Any]:

@@ -15,9 +15,10 @@ from typing import Any
 from agent_es.decider import Decider
 from agent_es.errors import BadScenario
 from agent_es.journal import JournalEntry
+from agent_es.loading import load
 from agent_es.run import AgentRun, Clock
 from agent_es.state import RunState
-from agent_es.store import RunStore
+from agent_es.store import PATIENCE, RunStore
 from agent_es.testing.audit import Audit, Audited, Overheard
 from agent_es.testing.clock import FrozenClock
 from agent_es.testing.crash import Life, essence
@@ -48,19 +49,19 @@ def anything(ending: Ending) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """What the crash kit lives through, again and again.
-
-    ``decider`` is copied for each life, or made by calling it where it is a factory; left out, it is the agent's
-    own.  ``world`` opens what tools get as ``ctx.deps`` in a folder that outlives every worker; where it has
-    a method ``effects()`` that lists what happened there, the kit counts what happened twice and what never did.
-    ``invariant`` raises, or returns False, where an ending is wrong.  ``person`` acts where the run waits.
-    ``same`` gives what of a state must be as without a crash.  Raises ``BadScenario``.
-    """
+    """What the crash kit lives through, again and again.  Raises ``BadScenario``."""
 
     agent: type[AgentRun]
     decider: Decider | Callable[[], Decider] | None = None
+    """Copied for each life, or made by calling it where it is a factory; left out, it is the agent's own."""
     world: Callable[[Path], Any] = lambda _: None
+    """Opens what tools get as ``ctx.deps``, in a folder that outlives every worker.
+
+    Where it has a method ``effects()`` that lists what happened there, the kit counts what happened twice and what
+    never did; where it has a ``close()``, it is closed at the end of each life.
+    """
     invariant: Callable[[Ending], object] = anything
+    """Raises, or returns False, where an ending is wrong."""
     goal: str = "survive"
     input: Any = None
     run_id: str = "run-1"
@@ -68,8 +69,13 @@ class Scenario:
     tools: Sequence[Tool] = ()
     at_once: int | None = None
     clock: Clock = FrozenClock()  # noqa: RUF009  # frozen
+    """The store's clock; where it has a method ``sleep(seconds)``, workers sleep by that."""
+    patience: float = PATIENCE
+    """Seconds that a worker waits for the store's write lock."""
     person: Person | None = None
+    """Acts on the run where it waits; a life goes on for as long as that moves it."""
     same: Callable[[RunState], Any] = essence
+    """Gives what of a state must be as it is without a crash."""
 
     def __post_init__(self) -> None:
         if not (isinstance(self.agent, type) and issubclass(self.agent, AgentRun)):
@@ -114,7 +120,7 @@ class Scenario:
 
     def open_store(self, folder: Path) -> RunStore:
         """Open the store that lies in a folder."""
-        return RunStore(f"sqlite:///{folder / RUNS_DB}", clock=self.clock)
+        return RunStore(f"sqlite:///{folder / RUNS_DB}", clock=self.clock, patience=self.patience)
 
     def effects(self, world: Any) -> Iterable[Any]:
         """Return what happened in the world, each as often as it happened."""
@@ -135,3 +141,11 @@ class Scenario:
                 "pass a function that makes a new one: Scenario(decider=lambda: ...)"
             ) from error
         return copied
+
+
+def load_scenario(name: str) -> Scenario:
+    """Import the scenario that ``module:name`` names; raise ``BadScenario`` where it is none."""
+    found = load(name)
+    if not isinstance(found, Scenario):
+        raise BadScenario(f"{name} is {found!r:.200}, no Scenario(agent=..., decider=...)")
+    return found

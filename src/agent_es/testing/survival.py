@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_es.errors import BadScenario
-from agent_es.testing.journey import Fate, Schedule, travel
+from agent_es.testing.journey import Fate, Kill, Schedule, travel
 from agent_es.testing.scenario import Ending, Scenario
 
 DEEP = 5
@@ -38,10 +38,10 @@ class Failure:
 
     def __str__(self) -> str:
         lines = [
-            f"  worker {n} dies {'' if death.startswith(('before', 'after')) else 'at: '}{death}  (its place {at})"
+            f"  worker {n} dies at place {at}: {death}"
             for n, (at, death) in enumerate(zip(self.schedule, self.deaths, strict=False), start=1)
         ]
-        lines = lines or ["  no crash at all"]
+        lines = lines or ["  no worker dies"]
         lines += [f"  * {problem}" for problem in self.problems]
         lines += ["  its journal:", *(f"    {line}" for line in self.journal)]
         return "\n".join(lines)
@@ -84,10 +84,8 @@ class Report:
 
     def told(self) -> str:
         """Return the whole report, for people."""
-        kinds = ", ".join(
-            f"{count} around {kind}s" if kind != "mark" else f"{count} marked"
-            for kind, count in sorted(self.kinds.items())
-        )
+        around = {"request": "around requests", "commit": "around commits", "mark": "marked"}
+        kinds = ", ".join(f"{self.kinds.get(kind, 0)} {where}" for kind, where in around.items())
         lines = [str(self), f"{self.points} places to die in ({kinds}); {self._tried()}; {self.seconds:.1f} s"]
         if self.smallest is not None:
             lines += [f"BROKEN in {self.broken:,} of {self.runs:,} runs; a smallest one:", str(self.smallest)]
@@ -104,7 +102,7 @@ class Report:
         return replace(self, **sums, smallest=self.smallest or other.smallest)
 
     def _tried(self) -> str:
-        tried = {0: "not all of them tried", 1: "each tried", 2: "each tried, and each of every recovery"}.get(
+        tried = {0: "some of them tried", 1: "each tried", 2: "each tried, and each of every recovery"}.get(
             self.all_of, f"each tried, {self.all_of} crashes deep"
         )
         return tried + (f"; {self.drawn:,} runs drawn with seed {self.seed}" if self.drawn else "")
@@ -135,7 +133,13 @@ def survives_every_crash(
     ``seed``.  Returns the report; raises ``DidNotSurvive`` with it where an invariant of the scenario or of the
     library broke.
     """
-    report = fuzz(scenario, invariant, crashes=crashes, sample=sample, seconds=seconds, seed=seed, on_run=on_run)
+    return survived(
+        fuzz(scenario, invariant, crashes=crashes, sample=sample, seconds=seconds, seed=seed, on_run=on_run)
+    )
+
+
+def survived(report: Report) -> Report:
+    """Return the report; raise ``DidNotSurvive`` where something broke."""
     if report.broken:
         raise DidNotSurvive(report)
     return report
@@ -146,29 +150,29 @@ def fuzz(
     invariant: Callable[[Ending], object] | None = None,
     *,
     crashes: int = 1,
+    only: Schedule | None = None,
     sample: int | None = None,
     seconds: float | None = None,
     seed: int = 0,
-    travels: Callable[..., Fate] = travel,
+    kill: Kill | None = None,
     on_run: OnRun = lambda _, __: None,
 ) -> Report:
     """Do what ``survives_every_crash`` does, and return the report whatever broke.
 
-    It goes no deeper once something broke: with fewer crashes there is less to understand.  ``travels`` lives through
-    one schedule.
+    It goes no deeper once something broke: with fewer crashes there is less to understand.  ``kill`` lives the lives
+    that are to end early, where a process of their own is to be killed.
     """
     if crashes < 1:
         raise BadScenario(f"crashes={crashes}: a worker must be allowed to die once")
     if invariant is not None:
         scenario = replace(scenario, invariant=invariant)
-    trial = _Trial(scenario, seed, seconds, travels, on_run)
+    trial = _Trial(scenario, seed, seconds, kill, on_run)
     with tempfile.TemporaryDirectory(prefix="agent-es-fuzz-") as folder:
         trial.folder = Path(folder)
-        for depth in range(crashes + 1):
-            if not trial.goes_on or not trial.try_all(depth, sample):
-                break
-        if seconds is not None:
-            trial.draw()
+        if only is not None:
+            trial.try_one(only)
+        else:
+            trial.try_up_to(crashes, sample)
     trial.report.seconds = time.monotonic() - trial.began
     return trial.report
 
@@ -183,7 +187,7 @@ class _Trial:
         scenario: Scenario,
         seed: int,
         seconds: float | None,
-        travels: Callable[..., Fate],
+        kill: Kill | None,
         on_run: OnRun,
     ) -> None:
         self.report = Report(seed=seed)
@@ -191,18 +195,30 @@ class _Trial:
         self._scenario = scenario
         self._random = random.Random(seed)  # noqa: S311  # schedules to reproduce, not a secret
         self._until = None if seconds is None else self.began + seconds
-        self._travels = travels
+        self._kill = kill
         self._on_run = on_run
         self._calm: Fate | None = None
         self._recoveries: dict[Schedule, int] = {}
         """How many places the last worker of a schedule reached, for the schedules tried last."""
 
+    def try_one(self, schedule: Schedule) -> None:
+        """Try one schedule, beside the run without a crash."""
+        for each in ((), schedule):
+            self._travel(each, self.report.seed)
+
+    def try_up_to(self, crashes: int, sample: int | None) -> None:
+        """Try the schedules of up to so many crashes; where a time was given and is left, draw deeper ones."""
+        for depth in range(crashes + 1):
+            if not (self._goes_on and self._try_all(depth, sample)):
+                break
+        if self._until is not None:
+            self._draw()
+
     @property
-    def goes_on(self) -> bool:
-        """Whether there is time, and nothing broke."""
+    def _goes_on(self) -> bool:
         return not self.report.broken and (self._until is None or time.monotonic() < self._until)
 
-    def try_all(self, depth: int, sample: int | None) -> bool:
+    def _try_all(self, depth: int, sample: int | None) -> bool:
         """Try every schedule of that many crashes, or a sample; say whether that was all of them."""
         schedules = [*self._schedules(depth)]
         complete = sample is None or len(schedules) <= sample
@@ -220,14 +236,27 @@ class _Trial:
             self.report.all_of = depth
         return complete or sample is not None
 
-    def draw(self) -> None:
+    def _draw(self) -> None:
         """Draw schedules, and orders of bodies, until the time is over or something breaks."""
-        while self.goes_on and self.report.points:
+        while self._goes_on:
             crashes = self._random.randint(1, DEEP)
             schedule = tuple(self._random.randint(1, self.report.points) for _ in range(crashes))
+            seed = self._random.randrange(1 << 16)
             self.report.drawn += 1
-            self._travel(schedule, self._random.randrange(1 << 16))
+            fate = self._travel(schedule, seed)
             self._on_run(self.report.runs, self.report.runs)
+            if fate.problems:
+                self._shrink(schedule, seed)
+
+    def _shrink(self, schedule: Schedule, seed: int) -> None:
+        """Leave out crashes for as long as it fails without them."""
+        for left_out in range(len(schedule)):
+            shorter = schedule[:left_out] + schedule[left_out + 1 :]
+            fate = self._travel(shorter, seed)
+            if fate.problems:
+                self.report.smallest = _failure(fate)
+                self._shrink(shorter, seed)
+                return
 
     def _schedules(self, depth: int) -> Iterator[Schedule]:
         if depth == 0:
@@ -239,12 +268,12 @@ class _Trial:
         report = self.report
         folder = self.folder / str(report.runs)
         folder.mkdir()
-        fate = self._travels(self._scenario, folder, schedule, seed=seed, calm=self._calm)
+        fate = travel(self._scenario, folder, schedule, seed=seed, calm=self._calm, kill=self._kill)
         shutil.rmtree(folder)
         if self._calm is None:
             self._calm = fate
             report.points = len(fate.places)
-            report.kinds = Counter(place.kind for place in fate.places)
+            report.kinds = dict(Counter(place.kind for place in fate.places))
         report.runs += 1
         report.crashes += len(fate.deaths)
         report.double += fate.double
@@ -253,7 +282,9 @@ class _Trial:
         if fate.problems:
             report.broken += 1
             if report.smallest is None:
-                report.smallest = Failure(
-                    schedule, seed, fate.deaths, fate.problems, [str(entry) for entry in fate.journal]
-                )
+                report.smallest = _failure(fate)
         return fate
+
+
+def _failure(fate: Fate) -> Failure:
+    return Failure(fate.schedule, fate.seed, fate.deaths, fate.problems, [str(entry) for entry in fate.journal])

@@ -1,0 +1,48 @@
+"""The process that forks workers: it has imported a scenario, and opened nothing.
+
+Rule: the hook that kills is set in the child alone; no setting of a production process can set it.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Never
+
+from agent_es.testing.audit import Audit
+from agent_es.testing.crash import Crash, Life, Place, sigkill
+from agent_es.testing.scenario import Scenario, load_scenario
+
+
+def serve(name: str) -> None:
+    """Fork a worker for each line of standard input; answer with its wait status and where it was killed."""
+    scenario = load_scenario(name)
+    for line in sys.stdin:
+        folder, at, seed = json.loads(line)
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.dup2(2, 1)  # what the agent prints is no answer of ours
+            _live(scenario, Path(folder), at, seed, write)
+        os.close(write)
+        with os.fdopen(read) as pipe:
+            died_at = pipe.read()
+        _, status = os.waitpid(child, 0)
+        print(json.dumps([status, died_at]), flush=True)  # noqa: T201  # the parent reads it
+
+
+def _live(scenario: Scenario, folder: Path, at: int, seed: int, tell: int) -> Never:
+    def die(place: Place) -> Never:
+        os.write(tell, str(place).encode())
+        sigkill(place)
+
+    try:
+        scenario.live(folder, Life(at, seed=seed, die=die), Audit())
+    except (Exception, Crash) as error:
+        print(f"a worker stopped with {type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
+        os._exit(1)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])

@@ -1,0 +1,173 @@
+"""A Hypothesis machine over a scenario: workers that are frozen, thawed, killed and failed in any order.
+
+Rule 1: exhaustive is the other tool (``survives_every_crash``); this one draws interleavings.
+Rule 2: whatever was drawn, the last worker brings the run to its end, and then everything must hold.
+Rule 3: a failing machine prints its steps as a program; pasted below the class, it fails again.
+
+The idea of a failing state machine that prints a program is Hypothesis's own.
+"""
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
+
+from agent_es.errors import AgentError, RunNotFound
+from agent_es.run import check_legal
+from agent_es.state import RunState
+from agent_es.store import RunStore
+from agent_es.testing.audit import Audit, effects_beside
+from agent_es.testing.clock import MovableClock
+from agent_es.testing.crash import Crash, Life
+from agent_es.testing.journey import Fate, look_at, travel
+from agent_es.testing.scenario import Scenario
+from agent_es.testing.stepped import EXPECTED, Fault, SteppedWorker
+
+MAX_WORKERS = 3
+MAX_MOVE = 12
+FARTHEST = 3_600.0
+"""Seconds by which the clock is moved at most."""
+
+Act = Callable[[RunStore, RunState, Any], object]
+"""Something that happens to a run from outside, given the store, the run's state and the world."""
+
+
+class RunMachine(RuleBasedStateMachine):
+    """Subclass it, give it a ``scenario``, and let pytest collect its ``TestCase``.
+
+    ``acts`` are what people and the world may do to the run, by name: a refusal (an ``AgentError``) is no problem.
+    Add rules of your own as methods; ``self.store``, ``self.world`` and ``self.clock`` are there for them.
+    """
+
+    scenario: ClassVar[Scenario]
+    acts: ClassVar[Mapping[str, Act]] = {
+        "requeue": lambda store, state, _: store.requeue(state.run_id, by="machine"),
+    }
+
+    workers = Bundle("workers")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="agent-es-machine-"))
+        self.clock = MovableClock()
+        self.running = self.prepared(replace(self.scenario, clock=self.clock, patience=0.0))
+        """The scenario as it is played here: with a clock that moves, and nobody who waits for a lock."""
+        self.audit = Audit(alone=False, same=self.running.same)
+        self.store = self.running.open_store(self.folder)
+        self.world = self.running.world(self.folder)
+        self._alive: list[SteppedWorker] = []
+        self._problems: list[str] = []
+
+    def prepared(self, scenario: Scenario) -> Scenario:
+        """Return the scenario to play; override it where the world needs ``self.clock``."""
+        return scenario
+
+    @classmethod
+    def calm(cls) -> Fate:
+        """Return what the scenario comes to without a crash."""
+        if "_calm" not in vars(cls):
+            with tempfile.TemporaryDirectory() as folder:
+                cls._calm = travel(cls.scenario, Path(folder))
+        return cls._calm
+
+    _calm: ClassVar[Fate]
+
+    # Rules.
+
+    @precondition(lambda self: len(self._alive) < MAX_WORKERS)
+    @rule(target=workers)
+    def hire(self) -> SteppedWorker:
+        """Bring in a worker: the first starts the run, another takes it over from one that stands still."""
+        worker = SteppedWorker(self._live)
+        self._alive.append(worker)
+        return worker
+
+    @rule(worker=workers, places=st.integers(1, MAX_MOVE))
+    def move(self, worker: SteppedWorker, places: int) -> None:
+        """Let a worker go on: one that was overtaken meanwhile thaws."""
+        if worker.is_alive:
+            worker.move(places)
+            self._look(worker)
+
+    @rule(worker=workers)
+    def finish(self, worker: SteppedWorker) -> None:
+        """Let a worker go on to its end."""
+        if worker.is_alive:
+            worker.finish()
+            self._look(worker)
+
+    @rule(worker=consumes(workers))
+    def crash(self, worker: SteppedWorker) -> None:
+        """Kill a worker where it stands."""
+        worker.die()
+        self._look(worker)
+
+    @rule(worker=workers, fault=st.sampled_from(["lost_answer", "disk_full", "busy"]))
+    def fail_storage(self, worker: SteppedWorker, fault: Fault) -> None:
+        """Let the store fail at a worker's next commit."""
+        worker.fail_next(fault)
+
+    @rule(seconds=st.floats(-FARTHEST, FARTHEST).map(round))
+    def move_clock(self, seconds: float) -> None:
+        """Move the time, forward or back."""
+        self.clock.move(seconds)
+
+    @rule(name=st.runner().flatmap(lambda machine: st.sampled_from(sorted(machine.acts))))
+    def act(self, name: str) -> None:
+        """Let somebody outside act on the run, where it is there and they may."""
+        with suppress(AgentError):
+            self.acts[name](self.store, self.store.load(self.running.run_id), self.world)
+
+    # What must hold.
+
+    @invariant()
+    def nothing_happens_twice(self) -> None:
+        """Look at the world and at the journal after each rule."""
+        too_often, _ = effects_beside(self.running.effects(self.world), self.calm().effects)
+        assert not too_often, f"double: {dict(too_often)}"  # noqa: S101  # what a machine is for
+        with suppress(RunNotFound):
+            journal = self.store.journal(self.running.run_id)
+            check_legal(self.running.run_id, [entry.event for entry in journal])
+
+    def teardown(self) -> None:
+        """Kill who is left, bring the run to its end, and look at everything."""
+        try:
+            for worker in [*self._alive]:
+                worker.die()
+                self._look(worker)
+            if sys.exc_info()[0] is None:  # else a rule has failed, and says why
+                self._end()
+        finally:
+            self.store.close()
+            if hasattr(self.world, "close"):
+                self.world.close()
+            shutil.rmtree(self.folder)
+
+    def _end(self) -> None:
+        last = SteppedWorker(self._live)
+        last.finish()
+        fate = Fate((), 0, problems=[*self._problems, *self.audit.problems], shown=self.audit.shown)
+        if last.error is not None:
+            fate.problems.append(f"the last worker, alone, stopped with {last.error!r}")
+        look_at(fate, self.running, self.folder, last.state, self.calm())
+        journal = "\n".join(f"  {entry}" for entry in fate.journal)
+        problems = "\n".join(f"* {problem}" for problem in fate.problems)
+        assert not fate.problems, f"{problems}\nits journal:\n{journal}"  # noqa: S101
+
+    def _live(self, life: Life) -> RunState:
+        return self.running.live(self.folder, life, self.audit)
+
+    def _look(self, worker: SteppedWorker) -> None:
+        if worker.is_alive:
+            return
+        if worker in self._alive:
+            self._alive.remove(worker)
+        if worker.error is not None and not isinstance(worker.error, (*EXPECTED, Crash)):
+            self._problems.append(f"a worker stopped with {worker.error!r}, where it stood {worker.at}")
