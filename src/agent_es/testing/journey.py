@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agent_es.errors import AgentError
+from agent_es.errors import AgentError, BadScenario
 from agent_es.events import Parked, StepInDoubt
 from agent_es.journal import JournalEntry
 from agent_es.state import RunState
@@ -67,6 +67,8 @@ def travel(
             told = scenario.live(folder, life, audit)
         except Crash:
             return str(life.places[-1])
+        except BadScenario:
+            raise
         except Exception as error:
             fate.problems.append(_stopped(error))
         return None

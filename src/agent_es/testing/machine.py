@@ -10,17 +10,17 @@ The idea of a failing state machine that prints a program is Hypothesis's own.
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, precondition, rule
 
-from agent_es.errors import AgentError, RunNotFound
-from agent_es.run import check_legal
+from agent_es.errors import AgentError
 from agent_es.state import RunState
 from agent_es.store import RunStore
 from agent_es.testing.audit import Audit, effects_beside
@@ -37,6 +37,10 @@ FARTHEST = 3_600.0
 
 Act = Callable[[RunStore, RunState, Any], object]
 """Something that happens to a run from outside, given the store, the run's state and the world."""
+
+
+class DidNotHold(AssertionError):
+    """Something that must hold of every run broke, in the program that is printed with it."""
 
 
 class RunMachine(RuleBasedStateMachine):
@@ -64,6 +68,11 @@ class RunMachine(RuleBasedStateMachine):
         self.world = self.running.world(self.folder)
         self._alive: list[SteppedWorker] = []
         self._problems: list[str] = []
+
+    def __init_subclass__(cls) -> None:
+        """Do without Hypothesis's explanations: a failure has its program, and they take longer than all the rest."""
+        super().__init_subclass__()
+        cls.TestCase.settings = settings(cls.TestCase.settings, phases=set(Phase) - {Phase.explain})
 
     def prepared(self, scenario: Scenario) -> Scenario:
         """Return the scenario to play; override it where the world needs ``self.clock``."""
@@ -125,30 +134,23 @@ class RunMachine(RuleBasedStateMachine):
         with suppress(AgentError):
             self.acts[name](self.store, self.store.load(self.running.run_id), self.world)
 
-    # What must hold.
-
-    @invariant()
-    def nothing_happens_twice(self) -> None:
-        """Look at the world and at the journal after each rule."""
-        too_often, _ = effects_beside(self.running.effects(self.world), self.calm().effects)
-        assert not too_often, f"double: {dict(too_often)}"  # noqa: S101  # what a machine is for
-        with suppress(RunNotFound):
-            journal = self.store.journal(self.running.run_id)
-            check_legal(self.running.run_id, [entry.event for entry in journal])
-
     def teardown(self) -> None:
         """Kill who is left, bring the run to its end, and look at everything."""
+        has_failed = sys.exc_info()[0] is not None  # a rule has, and says why
         try:
             for worker in [*self._alive]:
                 worker.die()
-                self._look(worker)
-            if sys.exc_info()[0] is None:  # else a rule has failed, and says why
+                if not has_failed:
+                    self._look(worker)
+            if not has_failed:
                 self._end()
         finally:
             self.store.close()
             if hasattr(self.world, "close"):
                 self.world.close()
             shutil.rmtree(self.folder)
+
+    # What must hold.
 
     def _end(self) -> None:
         last = SteppedWorker(self._live)
@@ -157,17 +159,26 @@ class RunMachine(RuleBasedStateMachine):
         if last.error is not None:
             fate.problems.append(f"the last worker, alone, stopped with {last.error!r}")
         look_at(fate, self.running, self.folder, last.state, self.calm())
-        journal = "\n".join(f"  {entry}" for entry in fate.journal)
-        problems = "\n".join(f"* {problem}" for problem in fate.problems)
-        assert not fate.problems, f"{problems}\nits journal:\n{journal}"  # noqa: S101
-
-    def _live(self, life: Life) -> RunState:
-        return self.running.live(self.folder, life, self.audit)
+        self._hold(fate.problems)
 
     def _look(self, worker: SteppedWorker) -> None:
-        if worker.is_alive:
-            return
-        if worker in self._alive:
+        """Look at the world and the journal after a worker has moved."""
+        if not worker.is_alive and worker in self._alive:
             self._alive.remove(worker)
         if worker.error is not None and not isinstance(worker.error, (*EXPECTED, Crash)):
             self._problems.append(f"a worker stopped with {worker.error!r}, where it stood {worker.at}")
+        too_often, _ = effects_beside(self.running.effects(self.world), self.calm().effects)
+        self._hold([f"double: {effect} happened {times} too often" for effect, times in too_often.items()])
+
+    def _hold(self, problems: Sequence[str]) -> None:
+        """Fail where there is a problem: in one place, so that Hypothesis takes it for one failure."""
+        if problems:
+            journal: Sequence[object] = ()
+            with suppress(AgentError):
+                journal = self.store.journal(self.running.run_id)
+            raise DidNotHold(
+                "\n".join([*(f"* {problem}" for problem in problems), "its journal:", *map(str, journal)])
+            )
+
+    def _live(self, life: Life) -> RunState:
+        return self.running.live(self.folder, life, self.audit)

@@ -106,17 +106,22 @@ class Scenario:
                 max_wait=float("inf"),
                 sleep=getattr(self.clock, "sleep", time.sleep),
             )
-            options = {"goal": self.goal, "input": self.input, "tags": dict(self.tags)}
-            state = runner.run(self.agent, run_id=self.run_id, **options)
+            state = self._run(runner)
             for _ in range(MAX_ACTS):
                 if self.person is None or state.is_over:
                     break
                 before = state.version
-                self.person(store, state, world)
-                state = runner.run(self.agent, run_id=self.run_id, **options)
+                with life.doing("an act of a person"):
+                    self.person(store, state, world)
+                state = self._run(runner)
                 if state.version == before:
                     break
             return state
+
+    def _run(self, runner: Audited) -> RunState:
+        options = {"goal": self.goal, "input": self.input, "tags": dict(self.tags)}
+        with runner.life.doing("the start of the run"):
+            return runner.run(self.agent, run_id=self.run_id, **options)
 
     def open_store(self, folder: Path) -> RunStore:
         """Open the store that lies in a folder."""

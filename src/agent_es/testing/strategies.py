@@ -92,6 +92,7 @@ TAGGED: tuple[Mapping[str, Any], ...] = (
     {"__class__": "builtins.object"},
     {"py/object": "builtins.object"},
 )
+CALL_IDS = (None, "", "call_1")
 DEEP = 20
 """How deeply an odd value may nest."""
 
@@ -114,7 +115,7 @@ def odd_values() -> st.SearchStrategy[Any]:
         | st.sampled_from(TAGGED).map(dict)
     )
     nested = st.recursive(leaves, lambda inner: st.lists(inner, max_size=FEW) | _objects(inner), max_leaves=10)
-    return nested | st.builds(_in_containers, leaves, st.integers(1, DEEP), st.booleans())
+    return leaves | nested | st.builds(_in_containers, leaves, st.integers(1, DEEP), st.booleans())
 
 
 def calls(agent: type[AgentRun]) -> st.SearchStrategy[CallTool]:
@@ -156,34 +157,31 @@ def _in_containers(value: Any, depth: int, in_lists: bool) -> Any:  # noqa: FBT0
     return value
 
 
-@st.composite
-def _calls_of(draw: st.DrawFn, tool: Tool) -> CallTool:
-    arguments = {}
+def _calls_of(tool: Tool) -> st.SearchStrategy[CallTool]:
+    needed, optional = {}, {}
     for name, annotation in _parameters(tool).items():
-        if get_origin(annotation) is not NotRequired:
-            arguments[name] = _drawn(draw, annotation)
-        elif draw(st.booleans()):
-            (needed,) = get_args(annotation)
-            arguments[name] = _drawn(draw, needed)
+        if get_origin(annotation) is NotRequired:
+            optional[name] = _fitting(*get_args(annotation))
+        else:
+            needed[name] = _fitting(annotation)
+    return _taken(tool, st.fixed_dictionaries(needed, optional=optional))
+
+
+@st.composite
+def _taken(draw: st.DrawFn, tool: Tool, arguments: st.SearchStrategy[dict[str, Any]]) -> CallTool:
+    """Draw a call that the tool takes, and can make a key of."""
     try:
-        call = tool.call(**arguments)
+        call = tool.call(**draw(arguments))
         tool.key_for("run-1", 0, canonical(call.args))
-    except BadArguments:
+    except (BadArguments, ValueError):  # a type may demand more than those of its fields do
         reject()
-    return replace(call, call_id=draw(st.sampled_from([None, "", "call_1"])))
+    return replace(call, call_id=draw(st.sampled_from(CALL_IDS)))
 
 
 def _parameters(tool: Tool) -> Mapping[str, Any]:
     """Return the arguments of a tool, as it resolved their annotations where it was declared."""
     (arguments,) = get_args(tool._arguments.annotation)  # noqa: SLF001  # the names cannot be resolved a second time
     return get_type_hints(arguments, include_extras=True)
-
-
-def _drawn(draw: st.DrawFn, annotation: Any) -> Any:
-    try:
-        return draw(_fitting(annotation))
-    except ValueError:  # a type that demands more than the types of its fields do
-        reject()
 
 
 def _fitting(annotation: Any) -> st.SearchStrategy[Any]:

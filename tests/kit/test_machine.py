@@ -1,0 +1,217 @@
+"""The machine: workers in any order, and a failure that is a program."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from agent_es import AgentRun, CallTool, Effect, Finish, RunStore, ScriptedDecider, ToolContext, crash_point, tool
+from agent_es.demo import scenario as story
+from agent_es.testing import RunMachine, Scenario, SteppedWorker
+from agent_es.testing.machine import DidNotHold
+
+FEW = settings(
+    max_examples=25,
+    stateful_step_count=15,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=set(Phase) - {Phase.explain},
+)
+
+
+class StoryMachine(RunMachine):
+    """The story, with every rule."""
+
+    scenario = story
+
+
+def test_the_story_survives_workers_in_any_order() -> None:
+    run_state_machine_as_test(StoryMachine, settings=FEW)
+
+
+class Ledger:
+    """A world: amounts in a file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "ledger"
+
+    def pay(self) -> None:
+        with self.path.open("a") as file:
+            file.write("10.00\n")
+        crash_point("it is paid")
+
+    def effects(self) -> list[str]:
+        return self.path.read_text().splitlines() if self.path.exists() else []
+
+
+class Careless(AgentRun):
+    """Says that paying is reading."""
+
+    @tool(effect=Effect.READ)
+    def pay(self, ctx: ToolContext[Ledger]) -> str:
+        ctx.deps.pay()
+        return "paid"
+
+
+class CarelessMachine(RunMachine):
+    """A machine that finds out."""
+
+    scenario = Scenario(agent=Careless, decider=ScriptedDecider([CallTool("pay"), Finish("done")]), world=Ledger)
+
+
+def test_a_failing_machine_prints_a_program_that_fails_again_when_it_is_pasted() -> None:
+    quickly = settings(FEW, max_examples=60, phases=[Phase.generate])  # shrinking is Hypothesis's affair
+
+    with pytest.raises(DidNotHold, match=r"double: 10\.00 happened") as failed:
+        run_state_machine_as_test(CarelessMachine, settings=quickly)
+
+    told = failed.value.__notes__
+    program = "\n".join(told[told.index("state = CarelessMachine()") :])
+    with pytest.raises(DidNotHold, match=r"double: 10\.00 happened"):
+        exec(program, {"CarelessMachine": CarelessMachine})  # noqa: S102  # pasted, as a user would
+
+
+# The rules, one after the other.
+
+
+@pytest.fixture
+def machine() -> Any:
+    """A machine of the story that is moved by hand."""
+    return StoryMachine()
+
+
+def move_to(machine: RunMachine, worker: SteppedWorker, place: str) -> None:
+    while worker.is_alive and place not in str(worker.at):
+        machine.move(worker, 1)
+
+
+def types(store: RunStore) -> list[str]:
+    return [entry.type for entry in store.journal("run-7f3a")]
+
+
+def test_a_worker_that_was_overtaken_while_it_stood_still_thaws_and_is_refused(machine: StoryMachine) -> None:
+    frozen = machine.hire()
+    move_to(machine, frozen, "the money has moved")
+    machine.finish(machine.hire())
+
+    machine.finish(frozen)
+
+    assert "RunMoved" in repr(frozen.error)
+    assert machine.world.refunds == 1
+    machine.teardown()
+
+
+def test_workers_that_are_killed_leave_their_work_to_the_next(machine: StoryMachine) -> None:
+    for places in (6, 9, 12):
+        worker = machine.hire()
+        machine.move(worker, places)
+        machine.crash(worker)
+
+    machine.teardown()
+
+
+@pytest.mark.parametrize("fault", ["busy", "disk_full", "lost_answer"])
+def test_a_store_that_fails_at_a_commit_stops_the_worker_or_is_overcome(fault: Any, machine: StoryMachine) -> None:
+    worker = machine.hire()
+    machine.move(worker, 6)
+    before = types(machine.store)
+    machine.fail_storage(worker, fault)
+
+    machine.finish(worker)
+
+    if fault == "busy":
+        assert "StoreBusy" in repr(worker.error)
+        assert types(machine.store) == before
+    else:
+        assert worker.state is not None
+        assert types(machine.store)[-1] == "finished"
+    machine.teardown()
+
+
+def test_the_clock_may_go_back(machine: StoryMachine) -> None:
+    worker = machine.hire()
+    machine.move(worker, 12)
+    machine.move_clock(-3_000)
+    machine.finish(worker)
+
+    times = [entry.at for entry in machine.store.journal("run-7f3a")]
+    assert times != sorted(times)
+    machine.teardown()
+
+
+class Once(AgentRun):
+    """Pays, and cannot be asked whether it did."""
+
+    @tool(effect=Effect.AT_MOST_ONCE)
+    def pay(self, ctx: ToolContext[Ledger]) -> str:
+        ctx.deps.pay()
+        return "paid"
+
+
+def look(store: RunStore, state: Any, world: Ledger) -> None:
+    for step in state.doubts:
+        store.settle(
+            state.run_id, step.idx, "happened" if world.effects() else "did_not_happen", by="person", result="paid"
+        )
+
+
+class SettledMachine(RunMachine):
+    """A machine with an act of its own."""
+
+    scenario = Scenario(agent=Once, decider=ScriptedDecider([CallTool("pay"), Finish("done")]), world=Ledger)
+    acts: ClassVar[dict[str, Callable[..., object]]] = {**RunMachine.acts, "look": look}  # type: ignore[assignment]
+
+
+def test_people_act_on_the_run_between_the_moves() -> None:
+    machine = SettledMachine()
+    first = machine.hire()
+    move_to(machine, first, "it is paid")
+    machine.crash(first)
+    machine.finish(machine.hire())
+    assert [step.status for step in machine.store.load("run-1").steps] == ["in_doubt"]
+
+    machine.act("look")
+
+    assert [step.status for step in machine.store.load("run-1").steps] == ["done"]
+    machine.teardown()
+    assert not machine.folder.exists()
+
+
+def test_what_people_may_not_do_is_no_problem(machine: StoryMachine) -> None:
+    machine.act("requeue")
+    machine.finish(machine.hire())
+    machine.act("requeue")
+    machine.teardown()
+
+
+# One worker, step by step.
+
+
+def test_a_stepped_worker_stands_where_it_is_told_to() -> None:
+    machine = StoryMachine()
+    worker = machine.hire()
+
+    machine.move(worker, 1)
+    assert str(worker.at) == "before the commit, in the start of the run"
+    machine.move(worker, 3)
+    assert worker.at is not None
+    assert worker.at.n == 4
+    assert worker.is_alive
+    machine.finish(worker)
+
+    assert not worker.is_alive
+    assert worker.state is not None
+    assert worker.state.answer == "Refund of $180.00 for ORD-3300 is complete."
+    machine.teardown()
+
+
+def test_a_worker_that_never_began_can_die() -> None:
+    worker = SteppedWorker(lambda life: pytest.fail("it lived"))
+
+    worker.die()
+
+    assert not worker.is_alive
