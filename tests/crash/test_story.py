@@ -1,61 +1,27 @@
-"""The refund of the demo, killed at every request of its step generator, once and during the recovery too."""
+"""The refund of the demo, killed at every place where its worker can die, once and during the recovery too."""
 
-from collections.abc import Callable, Sequence
-from itertools import product
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from agent_es import Decision, Runner, RunState, Status, ToolSpec
-from agent_es.demo import RUN_ID, SCRIPT
-from agent_es.testing import CrashPoint, essence, live_through
+from agent_es import Decision, Runner, RunState, ToolSpec
+from agent_es.demo import RUN_ID, SCRIPT, scenario
+from agent_es.testing import CrashPoint, live_through
 
 KEY = "ORD-3300:refund:180.00"
 
 
-def points(requests: int) -> list[CrashPoint]:
-    return [CrashPoint(n, side) for n, side in product(range(1, requests + 1), ("before", "after"))]
+def test_a_crash_at_any_place_of_the_story_pays_once(crash_kit: Any) -> None:
+    report = crash_kit.survives(scenario)
 
-
-def requests_of_the_story(world: Any) -> int:
-    worker = world.worker()
-    world.run(worker)
-    return worker.requests
-
-
-def assert_one_refund(world: Any, state: RunState, expected: RunState) -> None:
-    assert state.status is Status.DONE
-    assert world.provider.ledger == {"ORD-3300": "180.00"}
-    assert world.provider.refunds == 1
-    assert list(world.provider.keystore) == [KEY]
-    assert essence(world.store.load(RUN_ID)) == essence(expected)
-
-
-def test_the_story_takes_twelve_requests(world: Any) -> None:
-    assert requests_of_the_story(world) == 12
-
-
-def test_a_crash_at_any_request_of_the_story_pays_once(new_world: Callable[[], Any]) -> None:
-    calm = new_world()
-    expected = calm.run(calm.worker())
-
-    for point in points(12):
-        world = new_world()
-        state = live_through([point], world.worker, world.run)
-
-        assert_one_refund(world, state, expected)
+    assert report.crashes == report.runs - 1
+    assert (report.points, report.in_doubt) == (40, 0)
 
 
 @pytest.mark.crash
-def test_a_second_crash_at_any_request_of_the_recovery_pays_once(new_world: Callable[[], Any]) -> None:
-    calm = new_world()
-    expected = calm.run(calm.worker())
-
-    for first, second in product(points(12), points(12)):
-        world = new_world()
-        state = live_through([first, second], world.worker, world.run)
-
-        assert_one_refund(world, state, expected)
+def test_a_second_crash_at_any_place_of_the_recovery_pays_once(crash_kit: Any) -> None:
+    crash_kit.survives(scenario, crashes=2)
 
 
 class Counting:

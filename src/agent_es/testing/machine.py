@@ -27,7 +27,7 @@ from agent_es.testing.audit import Audit, effects_beside
 from agent_es.testing.clock import MovableClock
 from agent_es.testing.crash import Crash, Life
 from agent_es.testing.journey import Fate, look_at, travel
-from agent_es.testing.scenario import Scenario
+from agent_es.testing.scenario import Scenario, scratch
 from agent_es.testing.stepped import EXPECTED, Fault, SteppedWorker
 
 MAX_WORKERS = 3
@@ -59,7 +59,7 @@ class RunMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp(prefix="agent-es-machine-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="agent-es-machine-", dir=scratch()))
         self.clock = MovableClock()
         self.running = self.prepared(replace(self.scenario, clock=self.clock, patience=0.0))
         """The scenario as it is played here: with a clock that moves, and nobody who waits for a lock."""
@@ -82,7 +82,7 @@ class RunMachine(RuleBasedStateMachine):
     def calm(cls) -> Fate:
         """Return what the scenario comes to without a crash."""
         if "_calm" not in vars(cls):
-            with tempfile.TemporaryDirectory() as folder:
+            with tempfile.TemporaryDirectory(dir=scratch()) as folder:
                 cls._calm = travel(cls.scenario, Path(folder))
         return cls._calm
 

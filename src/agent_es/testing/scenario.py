@@ -4,6 +4,7 @@ Rule 1: the world outlives every worker and is opened anew by each; what a worke
 Rule 2: a life is what one process would do: open the store, open the world, run, and let people act where it waits.
 """
 
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -25,6 +26,7 @@ from agent_es.testing.crash import Life, essence
 from agent_es.tools import Tool
 
 RUNS_DB = "runs.db"
+MEMORY = "/dev/shm"  # noqa: S108  # the folders in it are made by tempfile
 MAX_ACTS = 20
 """How often a person may act on one run within one life."""
 
@@ -146,6 +148,14 @@ class Scenario:
                 "pass a function that makes a new one: Scenario(decider=lambda: ...)"
             ) from error
         return copied
+
+
+def scratch() -> str | None:
+    """Return where folders of worlds are made: in memory where the system has such a folder, else where it says.
+
+    Workers die in these tests, machines do not, so nothing is proved by waiting for a disk.  ``TMPDIR`` overrules it.
+    """
+    return MEMORY if "TMPDIR" not in os.environ and os.access(MEMORY, os.W_OK) else None
 
 
 def load_scenario(name: str) -> Scenario:

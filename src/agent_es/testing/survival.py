@@ -17,7 +17,7 @@ from typing import Any
 
 from agent_es.errors import BadScenario
 from agent_es.testing.journey import Fate, Kill, Schedule, travel
-from agent_es.testing.scenario import Ending, Scenario
+from agent_es.testing.scenario import Ending, Scenario, scratch
 
 DEEP = 5
 """At most so many crashes has a schedule that is drawn once all the others were tried."""
@@ -167,7 +167,7 @@ def fuzz(
     if invariant is not None:
         scenario = replace(scenario, invariant=invariant)
     trial = _Trial(scenario, seed, seconds, kill, on_run)
-    with tempfile.TemporaryDirectory(prefix="agent-es-fuzz-") as folder:
+    with tempfile.TemporaryDirectory(prefix="agent-es-fuzz-", dir=scratch()) as folder:
         trial.folder = Path(folder)
         if only is not None:
             trial.try_one(only)
