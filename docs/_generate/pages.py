@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from . import cli, crashes, effects, events, status
+from . import broken, cli, crashes, effects, events, status
 
 STANDS_IN = Path(__file__).parents[2]
 DOCS = STANDS_IN / "docs"
@@ -20,6 +20,7 @@ WHOLE: Mapping[str, Callable[[], str]] = {
 PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "concepts/how-a-run-survives.md": {"crash points": crashes.table, "transitions": status.table},
     "concepts/effects.md": {"one crash": effects.table, "two crashes": effects.twice},
+    "howto/test-for-crashes.md": broken.PARTS,
 }
 
 

@@ -178,7 +178,7 @@ def test_an_at_most_once_tool_is_in_doubt_with_the_same_words_whether_it_paid_or
 def test_an_idempotent_tool_behind_a_flaky_network_survives_every_two_crashes() -> None:
     scenario = Scenario(agent=Clerk, world=lambda folder: Shop(folder, "before", "after"))
 
-    report = survives_every_crash(scenario, crashes=2, sample=150)
+    report = survives_every_crash(scenario, crashes=2, sample=60)
 
     assert (report.double, report.lost, report.in_doubt) == (0, 0, 0)
     # Three calls are on their way, two of them arrive and pass both marks of the provider and that of the answer.

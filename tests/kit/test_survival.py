@@ -64,9 +64,17 @@ class Clerk(AgentRun):
         return "written"
 
 
+class Unsure(AgentRun):
+    """Never gets an answer."""
+
+    @tool(effect=Effect.AT_MOST_ONCE)
+    def time_out(self) -> str:
+        raise TimeoutError
+
+
 def scenario(*calls: str, **options: Any) -> Scenario:
     script = ScriptedDecider([*map(CallTool, calls), Finish("done")])
-    return Scenario(agent=Clerk, **{"decider": script, "world": Book, **options})
+    return Scenario(**{"agent": Clerk, "decider": script, "world": Book, **options})
 
 
 # What is tried.
@@ -108,14 +116,22 @@ def test_time_that_is_left_goes_into_deeper_schedules() -> None:
 def test_no_time_is_overdrawn_and_what_was_not_tried_is_not_claimed() -> None:
     report = fuzz(scenario("write"), crashes=2, seconds=0)
 
-    assert (report.runs, report.all_of, report.drawn) == (0, 0, 0)
-    assert "some of them tried" in report.told()
+    assert (report.runs, report.crashes, report.all_of, report.drawn) == (1, 0, 0, 0)
+    assert "; not each tried;" in report.told()
 
 
 def test_one_schedule_can_be_lived_through_again() -> None:
     report = fuzz(scenario("write"), only=(9, 4))
 
     assert (report.runs, report.crashes) == (2, 2)
+
+
+@pytest.mark.parametrize(("schedule", "worker"), [((99,), 1), ((0,), 1), ((9, 99), 2)])
+def test_a_schedule_that_no_worker_reaches_is_an_error(schedule: tuple[int, ...], worker: int) -> None:
+    with pytest.raises(
+        BadScenario, match=f"worker {worker} came to its end before its place {schedule[-1]}; .* 25 places"
+    ):
+        fuzz(scenario("write"), only=schedule)
 
 
 def test_who_watches_is_told_how_many_runs_are_done() -> None:
@@ -210,7 +226,7 @@ def test_a_decider_begins_each_life_as_it_was_given(decider: Any) -> None:
         survives_every_crash(scenario(decider=decider))
 
     assert failed.value.report.smallest is not None
-    assert failed.value.report.smallest.deaths == ["after the commit, in the append of llm_decided 0"]
+    assert failed.value.report.smallest.deaths == ["after the commit, in the append of llm_decided of step 0"]
 
 
 def test_what_a_worker_stops_with_is_told_with_its_place() -> None:
@@ -237,6 +253,70 @@ def test_a_world_is_opened_in_every_life_and_closed() -> None:
     assert not any(book.is_open for book in opened)
 
 
+def test_a_mark_is_a_mark_whatever_it_is_called() -> None:
+    class Confusing(Book):
+        def write(self, line: str, *, once: bool) -> None:
+            for name in ("before", "after", "before the commit"):
+                crash_point(name)
+            super().write(line, once=once)
+
+    report = fuzz(scenario("write", world=Confusing), sample=1)
+
+    assert report.kinds == {"request": 14, "commit": 10, "mark": 4}
+
+
+class Stubborn(AgentRun):
+    """Catches everything."""
+
+    @tool(effect=Effect.READ)
+    def catch(self) -> str:
+        try:
+            crash_point("in the middle")
+        except BaseException:
+            return "caught"
+        return "caught"
+
+
+def test_a_crash_that_is_caught_is_a_problem_of_its_own() -> None:
+    stubborn = Scenario(agent=Stubborn, decider=ScriptedDecider([CallTool("catch"), Finish("done")]))
+
+    with pytest.raises(DidNotSurvive, match="a worker outlived its crash in the middle, in the body of step 0"):
+        survives_every_crash(stubborn)
+
+
+def test_a_world_that_is_kept_in_a_variable_is_refused() -> None:
+    class Forgetful:
+        def __init__(self, _: Path) -> None:
+            self.lines: list[str] = []
+
+        def write(self, line: str, *, once: bool) -> None:
+            self.lines.append(line)
+
+        def effects(self) -> list[str]:
+            return self.lines
+
+    with pytest.raises(BadScenario, match="must lie in the folder, not in a variable"):
+        fuzz(scenario("write", world=Forgetful))
+
+
+def test_what_is_not_counted_is_not_said_to_be_none() -> None:
+    class Silent:
+        def __init__(self, _: Path) -> None: ...
+
+        def write(self, line: str, *, once: bool) -> None: ...
+
+    report = fuzz(scenario("write", world=Silent), sample=2)
+
+    assert "effects not counted" in str(report)
+    assert report.counted is False
+
+
+def test_where_a_run_stands_without_a_crash_is_told_unless_it_is_done() -> None:
+    report = fuzz(scenario("time_out", agent=Unsure), sample=2)
+
+    assert "without a crash the run is waiting for doubt" in report.told()
+
+
 # What is told.
 
 
@@ -258,8 +338,11 @@ def test_a_failure_tells_where_each_worker_died_what_broke_and_the_journal() -> 
     assert told[0] == (
         f"  worker 1 dies at place {smallest.schedule[0]}: it is written, in the body of step 0 (write_carelessly)"
     )
-    assert told[1] == "  * double: a line happened 1 more than it does without a crash"
-    assert [json.loads(line)["type"] for line in told[3:]] == [
+    assert told[1:3] == [
+        f"  lived through again by: --at {smallest.schedule[0]}",
+        "  * double: a line happened 2 times, and 1 without a crash",
+    ]
+    assert [json.loads(line)["type"] for line in told[4:]] == [
         "run_started",
         "llm_decided",
         "llm_decided",

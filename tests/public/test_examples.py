@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-PROGRAMS = sorted(EXAMPLES.glob("*.py"))
+PROGRAMS = sorted(path for path in EXAMPLES.glob("*.py") if "__main__" in path.read_text())
 A_SCREEN = 60
 
 

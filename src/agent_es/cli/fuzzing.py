@@ -34,7 +34,7 @@ def fuzz(
     only = None if at is None else schedule_of(at)
     with ExitStack() as left:
         kill = left.enter_context(killing(name)) if with_kills else None
-        on_run = left.enter_context(progress_of(f"fuzzing {name}"))
+        on_run = left.enter_context(progress_of(f"fuzzing {name}", hidden=only is not None))
         report = survival.fuzz(
             loaded, crashes=crashes, only=only, sample=sample, seconds=seconds, seed=seed, kill=kill, on_run=on_run
         )
@@ -58,9 +58,9 @@ def schedule_of(text: str) -> Schedule:
 
 
 @contextmanager
-def progress_of(what: str) -> Iterator[OnRun]:
-    """Show a bar on a terminal; lend what moves it."""
+def progress_of(what: str, *, hidden: bool) -> Iterator[OnRun]:
+    """Show a bar on a terminal, unless somebody debugs there; lend what moves it."""
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn("runs"), TimeElapsedColumn())
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
+    with Progress(*columns, console=err, transient=True, disable=hidden or not err.is_terminal) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

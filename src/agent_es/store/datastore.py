@@ -151,8 +151,8 @@ class Datastore(SQLAlchemyDatastore):
                     yield session, cast(sqlite3.Connection, connection.connection.driver_connection)
                 finally:
                     self._lent.to_this_thread = False
-                crash_point(BEFORE_COMMIT)
-            crash_point(AFTER_COMMIT)
+                crash_point(BEFORE_COMMIT, "commit")
+            crash_point(AFTER_COMMIT, "commit")
 
     def _refuse_reentry(self) -> None:
         if getattr(self._lent, "to_this_thread", False):
@@ -165,9 +165,9 @@ class Datastore(SQLAlchemyDatastore):
         with self.raw() as connection:
             patiently(lambda: connection.execute("BEGIN IMMEDIATE"), self.patience)
             yield connection
-            crash_point(BEFORE_COMMIT)
+            crash_point(BEFORE_COMMIT, "commit")
             connection.execute("COMMIT")
-            crash_point(AFTER_COMMIT)
+            crash_point(AFTER_COMMIT, "commit")
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from agent_es.state import RunState
 from agent_es.store import RunStore
 from agent_es.store.tables import keys, runs
 from agent_es.testing.crash import CrashingRunner, essence
+from agent_es.testing.difference import difference
 from agent_es.tools import ToolSpec
 
 
@@ -30,19 +31,22 @@ class Audit:
     alone: bool = True
     same: Callable[[RunState], Any] = essence
     """What of a state must be the same with crashes as without."""
-    shown: dict[int, str] = field(default_factory=dict)
-    """What the decider was shown at each turn, to the letter."""
+    shown: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """What the decider was shown at each turn: what of the state must be the same, and the tools."""
+    effects: list[Any] | None = None
+    """What had happened in the world when the last worker left it."""
     started: set[tuple[int, int]] = field(default_factory=set)
     """The (idx, attempt) of every body that ran."""
     problems: list[str] = field(default_factory=list)
 
     def decider_asked(self, store: RunStore, state: RunState, tools: Sequence[ToolSpec]) -> None:
         """Look at a question to the decider."""
-        shown = f"{self.same(state)!r}\n{[*tools]!r}"
-        if self.shown.setdefault(state.turns, shown) != shown:
+        shown = {"run": self.same(state), "tools": [*tools]}
+        before = self.shown.setdefault(state.turns, shown)
+        if repr(before) != repr(shown):
             self.problems.append(
                 f"the decider was asked again about turn {state.turns} and shown something else:\n"
-                f"{difference(self.shown[state.turns], shown)}"
+                f"{difference(before, shown)}"
             )
         durable = store.load(state.run_id)
         if self.alone and durable.turns > state.turns:
@@ -102,9 +106,7 @@ def problems_of(store: RunStore, run_id: str, told: RunState | None) -> Iterable
         check_legal(run_id, [entry.event for entry in journal])
         state = store.load(run_id)
         if told is not None and told != state:
-            yield (
-                f"the worker returned another state than the journal folds to:\n{difference(repr(state), repr(told))}"
-            )
+            yield f"the worker returned another state than the journal folds to:\n{difference(state, told)}"
     except IllegalEvent as error:
         yield f"the journal is not legal: {error}"
     except AgentError as error:
@@ -121,25 +123,16 @@ def _projected(store: RunStore) -> dict[str, list[tuple[Any, ...]]]:
         return {table.name: sorted(map(tuple, session.execute(select(table))), key=repr) for table in (runs, keys)}
 
 
-def effects_beside(happened: Iterable[Any], calm: Iterable[Any]) -> tuple[Counter[Any], Counter[Any]]:
-    """Return what happened too often, and what too seldom, beside what happens without a crash."""
-    counted, expected = Counter(map(_hashable, happened)), Counter(map(_hashable, calm))
-    return counted - expected, expected - counted
+def effects_beside(happened: Iterable[Any], expected: Iterable[Any]) -> tuple[Counter[Any], Counter[Any]]:
+    """Return what happened too often, and what too seldom."""
+    counted, wanted = Counter(map(hashable, happened)), Counter(map(hashable, expected))
+    return counted - wanted, wanted - counted
 
 
-def _hashable(effect: Any) -> Any:
+def hashable(effect: Any) -> Any:
+    """Return something to count an effect by."""
     try:
         hash(effect)
     except TypeError:
         return repr(effect)
     return effect
-
-
-def difference(expected: str, found: str) -> str:
-    """Show where a text differs from the expected one."""
-    start = next(
-        (n for n, (one, other) in enumerate(zip(expected, found, strict=False)) if one != other),
-        min(len(expected), len(found)),
-    )
-    since = max(0, start - 60)
-    return f"    expected …{expected[since : start + 120]}…\n    found    …{found[since : start + 120]}…"

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Never
 
-from agent_es.crashpoints import AFTER_COMMIT, BEFORE_COMMIT, watching
+from agent_es.crashpoints import watching
 from agent_es.drivers import Body, Done, Performer, Threads
 from agent_es.journal import JournalEntry
 from agent_es.run import AgentRun
@@ -48,22 +48,16 @@ class Place:
     """``before`` or ``after`` a request, ``before the commit`` or ``after the commit``, or the name of a mark."""
     of: str
     """What the worker was doing."""
+    kind: Literal["request", "commit", "mark"]
     requests: int = 0
     """How many requests it had come to."""
     request: Request | None = field(default=None, compare=False, repr=False)
     """The request that it was performing."""
 
     @property
-    def kind(self) -> str:
-        """One of ``request``, ``commit`` and ``mark``."""
-        if self.what in (BEFORE, AFTER):
-            return "request"
-        return "commit" if self.what in (BEFORE_COMMIT, AFTER_COMMIT) else "mark"
-
-    @property
     def point(self) -> CrashPoint | None:
         """The request and the side, where this is around one."""
-        return CrashPoint(self.requests, self.what) if self.what in (BEFORE, AFTER) else None  # type: ignore[arg-type]
+        return CrashPoint(self.requests, self.what) if self.kind == "request" else None  # type: ignore[arg-type]
 
     def __str__(self) -> str:
         return f"{self.what} {self.of}" if self.kind == "request" else f"{self.what}, in {self.of}"
@@ -104,11 +98,11 @@ class Life:
         if self.at is not None and self.at in (place.n, place.point):
             self._die(place)
 
-    def arrive(self, what: str) -> None:
+    def arrive(self, what: str, kind: Literal["request", "commit", "mark"]) -> None:
         """Count a place, then reach it."""
         of, request = self._doing
-        self.requests += what == BEFORE
-        place = Place(len(self.places) + 1, what, of, self.requests, request)
+        self.requests += kind == "request" and what == BEFORE
+        place = Place(len(self.places) + 1, what, of, kind, self.requests, request)
         self.places.append(place)
         self.reach(place)
 
@@ -193,9 +187,9 @@ class _Crashing(Threads):
         """Do what is asked, unless the process dies before or after it."""
         life = self._crashing.life
         with life.doing(name_of(request), request):
-            life.arrive(BEFORE)
+            life.arrive(BEFORE, "request")
             answer = super().perform(request)
-            life.arrive(AFTER)
+            life.arrive(AFTER, "request")
             return answer
 
     def next_done(self) -> Done:
@@ -228,7 +222,7 @@ def name_of(request: Request) -> str:
 
 def _name_of_event(event: Any) -> str:
     name = JournalEntry("", event).type
-    return f"{name} {event.idx}" if hasattr(event, "idx") else name
+    return f"{name} of step {event.idx}" if hasattr(event, "idx") else name
 
 
 def live_through(

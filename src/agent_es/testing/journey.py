@@ -4,16 +4,19 @@ Rule: a schedule is the place where each worker dies, in order; the worker after
 """
 
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from agent_es.errors import AgentError, BadScenario
 from agent_es.events import Parked, StepInDoubt
 from agent_es.journal import JournalEntry
 from agent_es.state import RunState
-from agent_es.testing.audit import Audit, difference, effects_beside, problems_of
+from agent_es.testing.audit import Audit, effects_beside, hashable, problems_of
 from agent_es.testing.crash import Crash, Life, Place
+from agent_es.testing.difference import difference
 from agent_es.testing.scenario import Ending, Scenario
 
 Schedule = tuple[int, ...]
@@ -33,8 +36,11 @@ class Fate:
     """What the last worker reached."""
     state: RunState | None = None
     """What the run came to; None where it never started."""
-    shown: dict[int, str] = field(default_factory=dict)
+    shown: dict[int, dict[str, Any]] = field(default_factory=dict)
     effects: Sequence[object] = ()
+    """What happened in the world."""
+    counted: bool = True
+    """Whether the world says so."""
     double: int = 0
     lost: int = 0
     problems: list[str] = field(default_factory=list)
@@ -44,6 +50,14 @@ class Fate:
     def in_doubt(self) -> bool:
         """Whether the run stopped and says that it does not know."""
         return self.state is not None and bool(self.state.doubts)
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether a body killed its worker at every attempt: the run says so, and goes another way."""
+        return any(
+            entry.type == "tool_failed" and entry.data["error"]["type"] == "AttemptsExhausted"
+            for entry in self.journal
+        )
 
 
 def travel(
@@ -71,6 +85,9 @@ def travel(
             raise
         except Exception as error:
             fate.problems.append(_stopped(error))
+        if isinstance(life.at, int) and 1 <= life.at <= len(life.places):
+            outlived = life.places[life.at - 1]
+            fate.problems.append(f"a worker outlived its crash {outlived}: something catches BaseException")
         return None
 
     for at in schedule:
@@ -83,63 +100,66 @@ def travel(
     if not fate.problems:
         live(folder, last)
     fate.shown = audit.shown
-    fate.problems += audit.problems
     look_at(fate, scenario, folder, told, calm)
+    fate.problems += audit.problems
+    if audit.effects is not None and any(effects_beside(fate.effects, audit.effects)):
+        raise BadScenario(
+            f"the world had the effects {audit.effects} before its worker left, and {[*fate.effects]} when it "
+            "was opened again: what happened must lie in the folder, not in a variable"
+        )
     return fate
 
 
 def look_at(fate: Fate, scenario: Scenario, folder: Path, told: RunState | None, calm: Fate | None) -> None:
-    """Note what is wrong with what a journey left behind."""
+    """Note what is wrong with what a journey left behind: what users care for first."""
     with scenario.open_store(folder) as store:
-        fate.problems += problems_of(store, scenario.run_id, told)
-        try:
-            fate.journal = store.journal(scenario.run_id)
-            fate.state = store.load(scenario.run_id)
-        except AgentError:
-            return
         world = scenario.world(folder)
         try:
+            fate.counted = hasattr(world, "effects")
             fate.effects = [*scenario.effects(world)]
+            fate.journal = store.journal(scenario.run_id)
+            fate.state = store.load(scenario.run_id)
             if calm is not None:
-                fate.problems += _beside(fate, scenario, fate.state, calm)
+                fate.problems += _counted(fate, calm)
             _hold(fate, scenario, Ending(fate.state, fate.journal, world, store))
+            if calm is not None and calm.state is not None:
+                fate.problems += _beside(fate, calm, scenario.same(fate.state), scenario.same(calm.state))
+        except AgentError:
+            pass  # what cannot be read is told below
         finally:
             if hasattr(world, "close"):
                 world.close()
+        fate.problems += problems_of(store, scenario.run_id, told)
 
 
-def _beside(fate: Fate, scenario: Scenario, state: RunState, calm: Fate) -> Iterable[str]:
+def _counted(fate: Fate, calm: Fate) -> Iterable[str]:
+    """Count what happened too often, and what never did."""
+    happened, expected = Counter(map(hashable, fate.effects)), Counter(map(hashable, calm.effects))
+    fate.double = (happened - expected).total()
+    if not fate.in_doubt and not fate.gave_up:
+        fate.lost = (expected - happened).total()
+    for effect in happened - expected:
+        yield f"double: {effect} happened {many(happened[effect], 'time')}, and {expected[effect]} without a crash"
+    for effect in (expected - happened) if fate.lost else ():
+        yield f"lost: {effect} happened {many(happened[effect], 'time')}, and {expected[effect]} without a crash"
+
+
+def _beside(fate: Fate, calm: Fate, same: object, expected: object) -> Iterable[str]:
     """Yield where a journey differs from the one without a crash."""
-    too_often, too_seldom = effects_beside(fate.effects, calm.effects)
-    fate.double = too_often.total()
-    for effect, times in too_often.items():
-        yield f"double: {effect} happened {times} more than it does without a crash"
-    if calm.state is None or any(map(_gave_up, fate.journal)):
-        return  # a body that killed its worker at every attempt: the run says so, and goes another way
-    if not fate.in_doubt:
-        fate.lost = too_seldom.total()
-        for effect, times in too_seldom.items():
-            yield f"lost: {effect} happened {times} less than it does without a crash, and the run is not in doubt"
-        if _where(state) != _where(calm.state):
-            yield f"the run is {_where(state)}, and without a crash it is {_where(calm.state)}"
-    if not any(isinstance(entry.event, StepInDoubt | Parked) for entry in fate.journal):
-        # Else somebody settled a doubt, perhaps otherwise than the world would have.
-        yield from _apart(fate, calm, scenario.same(state), scenario.same(calm.state))
-
-
-def _apart(fate: Fate, calm: Fate, state: object, expected: object) -> Iterable[str]:
-    if state != expected:
-        yield f"the run came to another state than without a crash:\n{difference(repr(expected), repr(state))}"
+    if fate.gave_up or fate.state is None or calm.state is None:
+        return
+    if not fate.in_doubt and where(fate.state) != where(calm.state):
+        yield f"the run is {where(fate.state)}, and without a crash it is {where(calm.state)}"
+    if any(isinstance(entry.event, StepInDoubt | Parked) for entry in fate.journal):
+        return  # somebody settled a doubt, perhaps otherwise than the world would have
+    if same != expected:
+        yield f"the run came to another state than without a crash:\n{difference(expected, same)}"
     for turn in sorted(fate.shown.keys() & calm.shown.keys()):
-        if fate.shown[turn] != calm.shown[turn]:
+        if repr(fate.shown[turn]) != repr(calm.shown[turn]):
             yield (
                 f"the decider was shown something else at turn {turn} than without a crash:\n"
                 f"{difference(calm.shown[turn], fate.shown[turn])}"
             )
-
-
-def _gave_up(entry: JournalEntry) -> bool:
-    return entry.type == "tool_failed" and entry.data["error"]["type"] == "AttemptsExhausted"
 
 
 def _hold(fate: Fate, scenario: Scenario, ending: Ending) -> None:
@@ -150,8 +170,19 @@ def _hold(fate: Fate, scenario: Scenario, ending: Ending) -> None:
         fate.problems.append(f"the invariant {_name(scenario.invariant)} does not hold: {error or type(error)}")
 
 
-def _where(state: RunState) -> str:
+def where(state: RunState) -> str:
+    """Say where a run stands."""
     return str(state.status) + (f" for {state.waiting_for}" if state.waiting_for else "")
+
+
+def many(count: int, what: str) -> str:
+    """Say how many there are of something.
+
+    >>> many(1, "crash"), many(1_412, "crash"), many(0, "run")
+    ('1 crash', '1,412 crashes', '0 runs')
+    """
+    plural = f"{what}es" if what.endswith("sh") else f"{what}s"
+    return f"{count:,} {what if count == 1 else plural}"
 
 
 def _stopped(error: Exception) -> str:

@@ -31,7 +31,7 @@ from agent_es.testing.scenario import Scenario, scratch
 from agent_es.testing.stepped import EXPECTED, Fault, SteppedWorker
 
 MAX_WORKERS = 3
-MAX_MOVE = 12
+MAX_MOVE = 40
 FARTHEST = 3_600.0
 """Seconds by which the clock is moved at most."""
 
@@ -168,7 +168,7 @@ class RunMachine(RuleBasedStateMachine):
         if worker.error is not None and not isinstance(worker.error, (*EXPECTED, Crash)):
             self._problems.append(f"a worker stopped with {worker.error!r}, where it stood {worker.at}")
         too_often, _ = effects_beside(self.running.effects(self.world), self.calm().effects)
-        self._hold([f"double: {effect} happened {times} too often" for effect, times in too_often.items()])
+        self._hold([f"double: {effect} happened {times} times too often" for effect, times in too_often.items()])
 
     def _hold(self, problems: Sequence[str]) -> None:
         """Fail where there is a problem: in one place, so that Hypothesis takes it for one failure."""

@@ -15,7 +15,7 @@ from typing import Any
 from agent_es.decider import Decision, Fail, Finish, ScriptedDecider
 from agent_es.state import RunState, Step
 from agent_es.tools import CallTool, ToolSpec
-from agent_es.values import canonical, decode, valid_unicode
+from agent_es.values import canonical, decode
 
 Message = dict[str, Any]
 
@@ -185,7 +185,7 @@ def _calls_of(line: Decision) -> list[tuple[str, str]]:
     if isinstance(line, Finish | Fail):
         return []
     calls = [line] if isinstance(line, CallTool) else line
-    return [(valid_unicode(call.tool), canonical(dict(call.args))) for call in calls]
+    return [(call.tool, canonical(dict(call.args))) for call in calls]
 
 
 def _is_object(text: str) -> bool:

@@ -14,7 +14,7 @@ from agent_es import testing
 if TYPE_CHECKING:
     from agent_es.testing import Ending, Report, Scenario
 
-SAMPLE = 24
+SAMPLE = 48
 """How many runs per number of crashes a sample takes."""
 
 _PROPERTY = "agent_es_crash_kit"
@@ -50,6 +50,7 @@ class CrashKit:
         seconds: float | None = None,
     ) -> "Report":
         """Do what ``survives_every_crash`` does, at all places or at a sample of them."""
+        __tracebackhide__ = True
         report = testing.fuzz(
             scenario, invariant, crashes=crashes, sample=self._sample, seconds=seconds, seed=self.seed
         )
@@ -57,6 +58,7 @@ class CrashKit:
 
     def survives_kills(self, name: str, *, crashes: int = 1, seconds: float | None = None) -> "Report":
         """Do what ``survives_every_kill`` does, at all places or at a sample of them."""
+        __tracebackhide__ = True
         report = testing.fuzz_with_kills(name, crashes=crashes, sample=self._sample, seconds=seconds, seed=self.seed)
         return self._noted(report)
 
@@ -65,6 +67,7 @@ class CrashKit:
         return None if self.points == "all" else SAMPLE
 
     def _noted(self, report: "Report") -> "Report":
+        __tracebackhide__ = True
         self.note(report)
         return testing.survived(report)
 
@@ -74,7 +77,7 @@ def crash_kit(request: pytest.FixtureRequest) -> CrashKit:
     """Kill an agent at its crash points: ``crash_kit.survives(scenario)``."""
 
     def note(report: "Report") -> None:
-        counted = {each.name: getattr(report, each.name) for each in fields(report) if each.type is int}
+        counted = {each.name: getattr(report, each.name) for each in fields(report) if each.type in (int, bool)}
         request.node.user_properties.append((_PROPERTY, counted))
 
     option = request.config.getoption

@@ -118,6 +118,7 @@ class Scenario:
                 state = self._run(runner)
                 if state.version == before:
                     break
+            audit.effects = [*self.effects(world)]
             return state
 
     def _run(self, runner: Audited) -> RunState:
@@ -129,7 +130,8 @@ class Scenario:
         """Open the store that lies in a folder."""
         return RunStore(f"sqlite:///{folder / RUNS_DB}", clock=self.clock, patience=self.patience)
 
-    def effects(self, world: Any) -> Iterable[Any]:
+    @staticmethod
+    def effects(world: Any) -> Iterable[Any]:
         """Return what happened in the world, each as often as it happened."""
         return world.effects() if hasattr(world, "effects") else ()
 

@@ -90,7 +90,7 @@ class SteppedWorker:
         if self._order is not None:
             order, self._order = self._order, None
             raise order
-        if self._fault is not None and _FAULTS[self._fault][0] == place.what:
+        if self._fault is not None and place.kind == "commit" and _FAULTS[self._fault][0] == place.what:
             fault, self._fault = self._fault, None
             raise _error_of(fault, in_session=isinstance(place.request, Transact))
 

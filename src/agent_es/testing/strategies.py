@@ -20,7 +20,7 @@ from agent_es.decider import Decision, Finish
 from agent_es.errors import BadArguments, BadScenario
 from agent_es.run import AgentRun
 from agent_es.tools import CallTool, Tool
-from agent_es.values import canonical, valid_unicode
+from agent_es.values import canonical
 
 ODD_TEXTS = (
     "",
@@ -94,28 +94,19 @@ TAGGED: tuple[Mapping[str, Any], ...] = (
 )
 CALL_IDS = (None, "", "call_1")
 DEEP = 20
-"""How deeply an odd value may nest."""
+"""At most so many containers stand around a leaf of an odd value."""
 
 FEW = 3
 """How many members a container has at most."""
 
 
-def odd_values() -> st.SearchStrategy[Any]:
+@st.composite
+def odd_values(draw: st.DrawFn) -> Any:
     """Draw JSON values of the kinds that broke agents in the wild; the journal can hold each of them.
 
     Halves of characters are among them, which the library replaces: compare with ``decode(canonical(value))``.
     """
-    leaves = (
-        st.none()
-        | st.booleans()
-        | st.integers()
-        | st.floats(allow_nan=False, allow_infinity=False)
-        | _texts()
-        | st.sampled_from(ODD_NUMBERS)
-        | st.sampled_from(TAGGED).map(dict)
-    )
-    nested = st.recursive(leaves, lambda inner: st.lists(inner, max_size=FEW) | _objects(inner), max_leaves=10)
-    return leaves | nested | st.builds(_in_containers, leaves, st.integers(1, DEEP), st.booleans())
+    return draw(_ODD)
 
 
 def calls(agent: type[AgentRun]) -> st.SearchStrategy[CallTool]:
@@ -141,20 +132,36 @@ def schedules(places: int = 60, crashes: int = 3) -> st.SearchStrategy[tuple[int
     return st.lists(st.integers(1, places), max_size=crashes).map(tuple)
 
 
-def _texts() -> st.SearchStrategy[str]:
-    return st.text() | st.sampled_from(ODD_TEXTS)
+@st.composite
+def _texts(draw: st.DrawFn) -> str:
+    return draw(st.text() | st.sampled_from(ODD_TEXTS))
 
 
 def _objects(values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    keys = st.sampled_from(ODD_KEYS) | _texts()
-    pairs = st.lists(st.tuples(keys, values), max_size=FEW, unique_by=lambda pair: valid_unicode(pair[0]))
-    return pairs.map(dict)
+    return st.dictionaries(st.sampled_from(ODD_KEYS) | _texts(), values, max_size=FEW)
 
 
 def _in_containers(value: Any, depth: int, in_lists: bool) -> Any:  # noqa: FBT001  # drawn
     for _ in range(depth):
         value = [value] if in_lists else {"": value}
     return value
+
+
+_LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | _texts()
+    | st.sampled_from(ODD_NUMBERS)
+    | st.sampled_from(TAGGED).map(dict)
+)
+_ODD = (
+    _LEAVES
+    | st.recursive(_LEAVES, lambda inner: st.lists(inner, max_size=FEW) | _objects(inner), max_leaves=10)
+    | st.builds(_in_containers, _LEAVES, st.integers(1, DEEP), st.booleans())
+)
+"""What ``odd_values`` draws; apart from it, so that what shows a strategy shows its name."""
 
 
 def _calls_of(tool: Tool) -> st.SearchStrategy[CallTool]:

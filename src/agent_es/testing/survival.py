@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from agent_es.errors import BadScenario
-from agent_es.testing.journey import Fate, Kill, Schedule, travel
+from agent_es.testing.journey import Fate, Kill, Schedule, many, travel, where
 from agent_es.testing.scenario import Ending, Scenario, scratch
 
+NOT_COUNTED = "effects not counted (the world has no effects())"
 DEEP = 5
 """At most so many crashes has a schedule that is drawn once all the others were tried."""
 
@@ -41,7 +42,8 @@ class Failure:
             f"  worker {n} dies at place {at}: {death}"
             for n, (at, death) in enumerate(zip(self.schedule, self.deaths, strict=False), start=1)
         ]
-        lines = lines or ["  no worker dies"]
+        again = ",".join(map(str, self.schedule)) + (f" --seed {self.seed}" if self.seed else "")
+        lines = [*lines, f"  lived through again by: --at {again}"] if lines else ["  no worker dies"]
         lines += [f"  * {problem}" for problem in self.problems]
         lines += ["  its journal:", *(f"    {line}" for line in self.journal)]
         return "\n".join(lines)
@@ -65,10 +67,16 @@ class Report:
     """Effects that never happened though the run ended, and is not in doubt."""
     in_doubt: int = 0
     """Runs that stopped and said that they do not know."""
+    counted: bool = True
+    """Whether the world says what happened in it."""
+    calm: str = ""
+    """Where the run stands without a crash."""
     broken: int = 0
     """Runs in which an invariant broke."""
     drawn: int = 0
-    """Runs whose schedule was drawn, not enumerated."""
+    """Runs whose schedule was drawn: in a sample, or deeper than all that were tried."""
+    of: int = 0
+    """Schedules that the samples were drawn from; 0 where nothing was left out."""
     all_of: int = 0
     """Every schedule of up to so many crashes was tried."""
     seed: int = 0
@@ -77,18 +85,22 @@ class Report:
     """The failing run with the fewest crashes, the earliest of them."""
 
     def __str__(self) -> str:
-        return (
-            f"{self.crashes:,} crashes in {self.runs:,} runs: "
-            f"{self.double:,} double, {self.lost:,} lost, {self.in_doubt:,} in doubt"
-        )
+        counts = f"{self.double:,} double, {self.lost:,} lost" if self.counted else NOT_COUNTED
+        return f"{many(self.crashes, 'crash')} in {many(self.runs, 'run')}: {counts}, {self.in_doubt:,} in doubt"
 
     def told(self) -> str:
         """Return the whole report, for people."""
         around = {"request": "around requests", "commit": "around commits", "mark": "marked"}
-        kinds = ", ".join(f"{self.kinds.get(kind, 0)} {where}" for kind, where in around.items())
-        lines = [str(self), f"{self.points} places to die in ({kinds}); {self._tried()}; {self.seconds:.1f} s"]
+        kinds = ", ".join(f"{self.kinds.get(kind, 0)} {how}" for kind, how in around.items())
+        lines = [
+            str(self),
+            f"{many(self.points, 'place')} to die in ({kinds}); {self._tried()}; {self.seconds:.1f} s",
+        ]
+        if self.calm not in ("", "done"):
+            lines.append(f"without a crash the run is {self.calm}")
         if self.smallest is not None:
-            lines += [f"BROKEN in {self.broken:,} of {self.runs:,} runs; a smallest one:", str(self.smallest)]
+            lines.append(f"BROKEN in {self.broken:,} of {many(self.runs, 'run')}; one with the fewest crashes:")
+            lines.append(str(self.smallest))
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, Any]:
@@ -97,15 +109,18 @@ class Report:
 
     def __add__(self, other: "Report") -> "Report":
         """Add up two reports, for a summary."""
-        names = ("points", "runs", "crashes", "double", "lost", "in_doubt", "broken", "drawn", "seconds")
+        names = ("points", "runs", "crashes", "double", "lost", "in_doubt", "broken", "drawn", "of", "seconds")
         sums = {name: getattr(self, name) + getattr(other, name) for name in names}
-        return replace(self, **sums, smallest=self.smallest or other.smallest)
+        counted = self.counted and other.counted
+        return replace(self, **sums, counted=counted, smallest=self.smallest or other.smallest)
 
     def _tried(self) -> str:
-        tried = {0: "some of them tried", 1: "each tried", 2: "each tried, and each of every recovery"}.get(
-            self.all_of, f"each tried, {self.all_of} crashes deep"
-        )
-        return tried + (f"; {self.drawn:,} runs drawn with seed {self.seed}" if self.drawn else "")
+        if self.of:
+            return f"{self.drawn:,} of {self.of:,} schedules tried, drawn with seed {self.seed}"
+        deep = {0: "none tried" if self.broken else "not each tried", 1: "each tried"}
+        deep[2] = "each tried, and each of every recovery"
+        more = f"; {self.drawn:,} deeper ones drawn with seed {self.seed}" if self.drawn else ""
+        return deep.get(self.all_of, f"each tried, {self.all_of} crashes deep") + more
 
 
 class DidNotSurvive(AssertionError):
@@ -140,6 +155,7 @@ def survives_every_crash(
 
 def survived(report: Report) -> Report:
     """Return the report; raise ``DidNotSurvive`` where something broke."""
+    __tracebackhide__ = True
     if report.broken:
         raise DidNotSurvive(report)
     return report
@@ -203,13 +219,19 @@ class _Trial:
 
     def try_one(self, schedule: Schedule) -> None:
         """Try one schedule, beside the run without a crash."""
-        for each in ((), schedule):
-            self._travel(each, self.report.seed)
+        self._travel((), self.report.seed)
+        fate = self._travel(schedule, self.report.seed)
+        if len(fate.deaths) < len(schedule) and not fate.problems:
+            died = len(fate.deaths)
+            raise BadScenario(
+                f"worker {died + 1} came to its end before its place {schedule[died]}; "
+                f"a worker that nobody kills has {self.report.points} places, the first is 1"
+            )
 
     def try_up_to(self, crashes: int, sample: int | None) -> None:
         """Try the schedules of up to so many crashes; where a time was given and is left, draw deeper ones."""
         for depth in range(crashes + 1):
-            if not (self._goes_on and self._try_all(depth, sample)):
+            if not ((depth == 0 or self._goes_on) and self._try_all(depth, sample)):
                 break
         if self._until is not None:
             self._draw()
@@ -223,12 +245,13 @@ class _Trial:
         schedules = [*self._schedules(depth)]
         complete = sample is None or len(schedules) <= sample
         if not complete:
+            self.report.of += len(schedules)
             schedules = sorted(self._random.sample(schedules, sample or 0))
             self.report.drawn += len(schedules)
         self._recoveries = {}
         total = self.report.runs + len(schedules)
         for schedule in schedules:
-            if self._until is not None and time.monotonic() > self._until:
+            if depth and self._until is not None and time.monotonic() > self._until:
                 return False
             self._recoveries[schedule] = len(self._travel(schedule, self.report.seed).places)
             self._on_run(self.report.runs, total)
@@ -269,11 +292,13 @@ class _Trial:
         folder = self.folder / str(report.runs)
         folder.mkdir()
         fate = travel(self._scenario, folder, schedule, seed=seed, calm=self._calm, kill=self._kill)
-        shutil.rmtree(folder)
         if self._calm is None:
             self._calm = fate
             report.points = len(fate.places)
             report.kinds = dict(Counter(place.kind for place in fate.places))
+            report.calm = "" if fate.state is None else where(fate.state)
+            report.counted = fate.counted
+        shutil.rmtree(folder)
         report.runs += 1
         report.crashes += len(fate.deaths)
         report.double += fate.double
