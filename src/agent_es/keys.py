@@ -4,6 +4,7 @@ Rule: a key is derived once, when its step is decided, and read back from the jo
 """
 
 from collections.abc import Collection, Mapping
+from decimal import Decimal
 from string import Formatter, ascii_letters, digits
 from typing import Any
 from urllib.parse import quote
@@ -89,7 +90,10 @@ class KeyTemplate:
             raise BadTool(f"tool {tool}: the key template {self.template!r} cannot work: {'; '.join(wrong)}")
 
     def fill(self, values: Mapping[str, Any]) -> str:
-        """Return the key; a value's separators are escaped, and a long key ends in its digest."""
+        """Return the key; a value's separators are escaped, and a long key ends in its digest.
+
+        Raises ``TypeError``, ``ValueError`` and ``OverflowError`` for a value that the template's format cannot take.
+        """
         return fitted(
             "".join(
                 literal + ("" if name is None else _escaped(values[name], spec or ""))
@@ -106,6 +110,8 @@ def _misnamed(name: str, arguments: Collection[str]) -> str | None:
 
 
 def _escaped(value: Any, spec: str) -> str:
+    if isinstance(value, Decimal) and value.is_finite() and abs(value.adjusted()) > MAX_LENGTH:
+        raise ValueError(f"{value.adjusted():+d} decimal places are too many to write out")  # it would take gigabytes
     if isinstance(value, set | frozenset):
         value = sorted(value, key=repr)  # its own order means nothing
     return NOTHING if value is None and not spec else quote(format(value, spec), safe="")

@@ -378,13 +378,16 @@ class Tool:
         return dict(arguments)
 
     def key_for(self, run_id: str, idx: int, args: str) -> str | None:
-        """Return the key of a call with these journaled arguments; None for a ``READ`` tool."""
+        """Return the key of a call with these journaled arguments; None for a ``READ`` tool.
+
+        Raises ``BadArguments``.
+        """
         if self.effect is Effect.READ:
             return None
         values = {**self._defaults, **self.validated(args), "run_id": run_id, "idx": idx, "tool": self.name}
         try:
             return self._template.fill(values)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise BadArguments(f"{self.name}: no key can be made of these arguments: {error}") from None
 
     def bind(self, run: object, ctx: ToolContext[Any], args: str) -> Callable[[], Any | Awaitable[Any]]:

@@ -13,15 +13,15 @@ from agent_es.crashpoints import watching
 def test_a_place_is_told_to_who_watches_and_to_nobody_afterwards() -> None:
     told: list[str] = []
 
-    with watching(told.append):
+    with watching(lambda name, kind: told.append(f"{kind} {name}")):
         crash_point("here")
     crash_point("there")
 
-    assert told == ["here"]
+    assert told == ["mark here"]
 
 
 def test_what_the_watcher_raises_happens_there() -> None:
-    def refuse(name: str) -> None:
+    def refuse(name: str, kind: object) -> None:
         raise KeyboardInterrupt(name)
 
     with watching(refuse), pytest.raises(KeyboardInterrupt, match="here"):
@@ -32,7 +32,7 @@ def test_what_the_watcher_raises_happens_there() -> None:
 def test_another_thread_is_not_watched() -> None:
     told: list[str] = []
 
-    with watching(told.append):
+    with watching(lambda name, _: told.append(name)):
         other = threading.Thread(target=crash_point, args=["in another thread"])
         other.start()
         other.join()

@@ -661,6 +661,26 @@ def test_arguments_that_mean_the_same_make_the_same_key(amount: str) -> None:
     assert key == "ORD-3300:refund:180.00"
 
 
+@pytest.mark.parametrize(
+    ("kind", "amount"),
+    [
+        (int, "1" + "0" * 309),
+        (Decimal, '"1E+999999999"'),
+        (Decimal, '"1E-999999999"'),
+        (Decimal, '"1E+99999999999999"'),
+    ],
+    ids=["an int that no float holds", "a text of gigabytes", "a tiny one", "more than memory"],
+)
+def test_a_number_that_its_format_cannot_write_out_is_refused_like_any_bad_argument(kind: type, amount: str) -> None:
+    def pay(amount: Any) -> None: ...
+
+    pay.__annotations__["amount"] = kind
+    made = tool(effect=Effect.IDEMPOTENT, key="{amount:.2f}")(pay)
+
+    with pytest.raises(BadArguments, match="pay: no key can be made of these arguments"):
+        made.key_for("run-1", 0, f'{{"amount":{amount}}}')
+
+
 def test_arguments_whose_order_means_nothing_make_the_same_key_or_none() -> None:
     def label(tags: set[int]) -> None: ...
 

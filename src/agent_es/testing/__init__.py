@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from agent_es.testing.crash import Crash, CrashingRunner, CrashPoint, Life, Place, essence, live_through, sigkill
     from agent_es.testing.kill import fuzz_with_kills, survives_every_kill
     from agent_es.testing.machine import RunMachine
+    from agent_es.testing.model import HistoryRule, MalformedHistory, StrictModel, check_messages, messages_of
+    from agent_es.testing.network import Fault, FlakyNetwork
     from agent_es.testing.provider import PaymentProvider
     from agent_es.testing.scenario import Ending, Scenario, load_scenario
     from agent_es.testing.stepped import SteppedWorker
@@ -23,8 +25,12 @@ _HOME = {
     "DidNotSurvive": "survival",
     "Ending": "scenario",
     "Failure": "survival",
+    "Fault": "network",
+    "FlakyNetwork": "network",
     "FrozenClock": "clock",
+    "HistoryRule": "model",
     "Life": "crash",
+    "MalformedHistory": "model",
     "MovableClock": "clock",
     "PaymentProvider": "provider",
     "Place": "crash",
@@ -32,11 +38,14 @@ _HOME = {
     "RunMachine": "machine",
     "Scenario": "scenario",
     "SteppedWorker": "stepped",
+    "StrictModel": "model",
+    "check_messages": "model",
     "essence": "crash",
     "fuzz": "survival",
     "fuzz_with_kills": "kill",
     "live_through": "crash",
     "load_scenario": "scenario",
+    "messages_of": "model",
     "sigkill": "crash",
     "survived": "survival",
     "survives_every_crash": "survival",
@@ -50,8 +59,12 @@ __all__ = [
     "DidNotSurvive",
     "Ending",
     "Failure",
+    "Fault",
+    "FlakyNetwork",
     "FrozenClock",
+    "HistoryRule",
     "Life",
+    "MalformedHistory",
     "MovableClock",
     "PaymentProvider",
     "Place",
@@ -59,11 +72,14 @@ __all__ = [
     "RunMachine",
     "Scenario",
     "SteppedWorker",
+    "StrictModel",
+    "check_messages",
     "essence",
     "fuzz",
     "fuzz_with_kills",
     "live_through",
     "load_scenario",
+    "messages_of",
     "sigkill",
     "survived",
     "survives_every_crash",

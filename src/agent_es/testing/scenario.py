@@ -77,7 +77,10 @@ class Scenario:
     person: Person | None = None
     """Acts on the run where it waits; a life goes on for as long as that moves it."""
     same: Callable[[RunState], Any] = essence
-    """Gives what of a state must be as it is without a crash."""
+    """Gives what of a state must be as it is without a crash.
+
+    Leave out what says in which order things happened, such as the numbers of receipts of calls in one turn.
+    """
 
     def __post_init__(self) -> None:
         if not (isinstance(self.agent, type) and issubclass(self.agent, AgentRun)):

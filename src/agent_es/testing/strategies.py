@@ -1,6 +1,6 @@
 """Hypothesis strategies for agents: odd values, calls, plans and schedules of crashes.
 
-Rule 1: this module alone needs Hypothesis, and nothing else in the package imports it.
+Rule 1: this module needs Hypothesis, so ``agent_es.testing`` does not import it: the crash kit works without.
 Rule 2: what is drawn is what a decider would say: JSON data that the tool takes and the journal can hold.
 Rule 3: what fails shrinks to what people understand: few turns, few crashes, early places, plain values.
 """
@@ -254,7 +254,6 @@ _ALONE: Mapping[Any, Callable[[], st.SearchStrategy[Any]]] = {
     list: lambda: st.lists(odd_values(), max_size=FEW),
     dict: lambda: _objects(odd_values()),
     str: _texts,
-    float: lambda: st.floats(allow_nan=False, allow_infinity=False),
     Decimal: lambda: st.decimals(allow_nan=False, allow_infinity=False),
 }
 """What is drawn for a type by itself: Hypothesis would draw what JSON cannot say, or nothing odd."""
