@@ -119,9 +119,8 @@ def test_a_store_that_fails_at_a_commit_stops_the_worker_or_is_overcome(fault: A
     worker = machine.hire()
     machine.move(worker, 6)
     before = types(machine.store)
-    machine.fail_storage(worker, fault)
 
-    machine.finish(worker)
+    machine.fail_storage(worker, fault, 60)
 
     if fault == "busy":
         assert "StoreBusy" in repr(worker.error)

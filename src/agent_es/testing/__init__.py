@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from agent_es.testing.model import HistoryRule, MalformedHistory, StrictModel, check_messages, messages_of
     from agent_es.testing.network import Fault, FlakyNetwork
     from agent_es.testing.provider import PaymentProvider
+    from agent_es.testing.rivals import survives_every_fault, survives_overtaking
     from agent_es.testing.scenario import Ending, Scenario, load_scenario
     from agent_es.testing.stepped import SteppedWorker
     from agent_es.testing.survival import DidNotSurvive, Failure, Report, fuzz, survived, survives_every_crash
@@ -49,7 +50,9 @@ _HOME = {
     "sigkill": "crash",
     "survived": "survival",
     "survives_every_crash": "survival",
+    "survives_every_fault": "rivals",
     "survives_every_kill": "kill",
+    "survives_overtaking": "rivals",
 }
 
 __all__ = [
@@ -83,7 +86,9 @@ __all__ = [
     "sigkill",
     "survived",
     "survives_every_crash",
+    "survives_every_fault",
     "survives_every_kill",
+    "survives_overtaking",
 ]
 
 

@@ -4,9 +4,9 @@ Rule 1: a problem is noted, not raised: an agent that catches everything must no
 Rule 2: what is durable is read through the store again, never taken from the worker's memory.
 """
 
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,8 +14,8 @@ from sqlalchemy import select
 
 from agent_es.decider import Decider, Decision
 from agent_es.drivers import Body
-from agent_es.errors import AgentError, IllegalEvent, RunNotFound
-from agent_es.run import check_legal
+from agent_es.errors import AgentError, IllegalEvent, RunMoved, RunNotFound
+from agent_es.run import AgentRun, check_legal
 from agent_es.state import RunState
 from agent_es.store import RunStore
 from agent_es.store.tables import keys, runs
@@ -33,6 +33,8 @@ class Audit:
     """What of a state must be the same with crashes as without."""
     shown: dict[int, dict[str, Any]] = field(default_factory=dict)
     """What the decider was shown at each turn: what of the state must be the same, and the tools."""
+    tried: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
+    """Which stores tried to append at each version."""
     effects: list[Any] | None = None
     """What had happened in the world when the last worker left it."""
     started: set[tuple[int, int]] = field(default_factory=set)
@@ -55,6 +57,11 @@ class Audit:
     def body_begins(self, store: RunStore, body: Body) -> None:
         """Look at a body that is about to run."""
         start = (body.idx, body.step.attempt)
+        if body.step.attempts_spent > body.retry.max_attempts:
+            self.problems.append(
+                f"the body of step {body.idx} ({body.tool.name}) ran at attempt {body.step.attempts_spent}, "
+                f"and it may have {body.retry.max_attempts}"
+            )
         what = f"the body of step {body.idx} ({body.tool.name}) ran at attempt {body.step.attempt}"
         if start in self.started:
             self.problems.append(f"{what} twice: the second start has no start mark of its own")
@@ -71,6 +78,34 @@ class Audit:
                     self.problems.append(f"{what} under the key {body.step.key}, and {step.key} is in the journal")
                 return
         self.problems.append(f"{what}, and its decision is not in the journal")
+
+
+class Watched(RunStore):
+    """A worker's store, whose appends are noted: who is told that another was faster, was beaten by another."""
+
+    def __init__(self, *args: Any, audit: Audit, **kwargs: Any) -> None:
+        self._audit = audit
+        super().__init__(*args, **kwargs)
+
+    def transact(self, run: AgentRun, act: Callable[[Any], object]) -> None:
+        """Note an append in a body's transaction."""
+        with self._noted(run.version + 1):
+            super().transact(run, act)
+
+    def _append(self, run: AgentRun) -> None:
+        with self._noted(run.pending_events[0].originator_version):
+            super()._append(run)
+
+    @contextmanager
+    def _noted(self, version: int) -> Iterator[None]:
+        tried = self._audit.tried[version]
+        tried.add(id(self))
+        try:
+            yield
+        except RunMoved as error:
+            if tried == {id(self)} and version > 1:
+                self._audit.problems.append(f"a worker was stopped by its own append: {error}")
+            raise
 
 
 class Overheard:
@@ -111,11 +146,16 @@ def problems_of(store: RunStore, run_id: str, told: RunState | None) -> Iterable
         yield f"the journal is not legal: {error}"
     except AgentError as error:
         yield f"the journal cannot be read: {error}"
-    before = _projected(store)
-    store.rebuild()
-    for name, rows in _projected(store).items():
-        if rows != before[name]:
-            yield f"the table {name} was {before[name]}, and its rebuild is {rows}"
+    try:
+        before = _projected(store)
+        store.rebuild()
+        rebuilt = _projected(store)
+    except Exception as error:
+        yield f"the tables cannot be rebuilt: {error}"
+    else:
+        for name, rows in rebuilt.items():
+            if rows != before[name]:
+                yield f"the table {name} was {before[name]}, and its rebuild is {rows}"
 
 
 def _projected(store: RunStore) -> dict[str, list[tuple[Any, ...]]]:

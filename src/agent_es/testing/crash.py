@@ -89,6 +89,8 @@ class Life:
         self.places: list[Place] = []
         self.requests = 0
         """How many requests were come to."""
+        self.choices = 0
+        """How often another body could have been run first."""
         self.random = random.Random(seed)  # noqa: S311  # an order to reproduce, not a secret
         self._die = die
         self._doing: tuple[str, Request | None] = ("a command", None)
@@ -194,11 +196,12 @@ class _Crashing(Threads):
 
     def next_done(self) -> Done:
         """Run one of the bodies that started, and return its outcome."""
-        waiting = [*self._ready]
-        body = waiting.pop(self._crashing.life.random.randrange(len(waiting)))
+        waiting, life = [*self._ready], self._crashing.life
+        life.choices += len(waiting) > 1
+        body = waiting.pop(life.random.randrange(len(waiting)))
         self._ready.clear()
         self._ready.extend(waiting)
-        with self._crashing.life.doing(f"the body of step {body.idx} ({body.tool.name})"):
+        with life.doing(f"the body of step {body.idx} ({body.tool.name})"):
             self._crashing.before_body(body)
             return body.idx, body.run()
 

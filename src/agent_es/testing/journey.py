@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_es.errors import AgentError, BadScenario
-from agent_es.events import Parked, StepInDoubt
+from agent_es.events import DoubtSettled, Parked, StepInDoubt
 from agent_es.journal import JournalEntry
 from agent_es.state import RunState
 from agent_es.testing.audit import Audit, effects_beside, hashable, problems_of
@@ -34,6 +34,8 @@ class Fate:
     """Where each worker died that did."""
     places: Sequence[Place] = ()
     """What the last worker reached."""
+    choices: int = 0
+    """How often it could have run another body first."""
     state: RunState | None = None
     """What the run came to; None where it never started."""
     shown: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -99,6 +101,7 @@ def travel(
     fate.places = last.places
     if not fate.problems:
         live(folder, last)
+    fate.choices = last.choices
     fate.shown = audit.shown
     look_at(fate, scenario, folder, told, calm)
     fate.problems += audit.problems
@@ -112,7 +115,12 @@ def travel(
 
 def look_at(fate: Fate, scenario: Scenario, folder: Path, told: RunState | None, calm: Fate | None) -> None:
     """Note what is wrong with what a journey left behind: what users care for first."""
-    with scenario.open_store(folder) as store:
+    try:
+        opened = scenario.open_store(folder, Audit())
+    except AgentError as error:
+        fate.problems.append(f"the store cannot be opened: {error}")
+        return
+    with opened as store:
         world = scenario.world(folder)
         try:
             fate.counted = hasattr(world, "effects")
@@ -150,8 +158,8 @@ def _beside(fate: Fate, calm: Fate, same: object, expected: object) -> Iterable[
         return
     if not fate.in_doubt and where(fate.state) != where(calm.state):
         yield f"the run is {where(fate.state)}, and without a crash it is {where(calm.state)}"
-    if any(isinstance(entry.event, StepInDoubt | Parked) for entry in fate.journal):
-        return  # somebody settled a doubt, perhaps otherwise than the world would have
+    if any(isinstance(entry.event, StepInDoubt | DoubtSettled | Parked) for entry in fate.journal):
+        return  # a doubt was settled: perhaps otherwise than the world would have, and under another key
     if same != expected:
         yield f"the run came to another state than without a crash:\n{difference(expected, same)}"
     for turn in sorted(fate.shown.keys() & calm.shown.keys()):

@@ -18,7 +18,16 @@ from typing import Any, ClassVar
 
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, precondition, rule
+from hypothesis.stateful import (
+    Bundle,
+    MultipleResults,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    multiple,
+    precondition,
+    rule,
+)
 
 from agent_es.errors import AgentError
 from agent_es.state import RunState
@@ -31,7 +40,8 @@ from agent_es.testing.scenario import Scenario, scratch
 from agent_es.testing.stepped import EXPECTED, Fault, SteppedWorker
 
 MAX_WORKERS = 3
-MAX_MOVE = 40
+MAX_MOVE = 60
+FAR = st.integers(1, MAX_MOVE)
 FARTHEST = 3_600.0
 """Seconds by which the clock is moved at most."""
 
@@ -64,7 +74,7 @@ class RunMachine(RuleBasedStateMachine):
         self.running = self.prepared(replace(self.scenario, clock=self.clock, patience=0.0))
         """The scenario as it is played here: with a clock that moves, and nobody who waits for a lock."""
         self.audit = Audit(alone=False, same=self.running.same)
-        self.store = self.running.open_store(self.folder)
+        self.store = self.running.open_store(self.folder, self.audit)
         self.world = self.running.world(self.folder)
         self._alive: list[SteppedWorker] = []
         self._problems: list[str] = []
@@ -90,6 +100,14 @@ class RunMachine(RuleBasedStateMachine):
 
     # Rules.
 
+    @initialize(target=workers, places=st.tuples(FAR, FAR))
+    def begin(self, places: tuple[int, int]) -> MultipleResults[SteppedWorker]:
+        """Let two workers go, the second while the first stands somewhere."""
+        hired: list[Any] = [self.hire() for _ in places]
+        for worker, far in zip(hired, places, strict=True):
+            self.move(worker, far)
+        return multiple(*hired)
+
     @precondition(lambda self: len(self._alive) < MAX_WORKERS)
     @rule(target=workers)
     def hire(self) -> SteppedWorker:
@@ -98,16 +116,15 @@ class RunMachine(RuleBasedStateMachine):
         self._alive.append(worker)
         return worker
 
-    @rule(worker=workers, places=st.integers(1, MAX_MOVE))
+    @rule(worker=workers, places=FAR)
     def move(self, worker: SteppedWorker, places: int) -> None:
         """Let a worker go on: one that was overtaken meanwhile thaws."""
         if worker.is_alive:
             worker.move(places)
             self._look(worker)
 
-    @rule(worker=workers)
     def finish(self, worker: SteppedWorker) -> None:
-        """Let a worker go on to its end."""
+        """Let a worker go on to its end: no rule, since nobody is in anybody's way once a run is over."""
         if worker.is_alive:
             worker.finish()
             self._look(worker)
@@ -118,10 +135,12 @@ class RunMachine(RuleBasedStateMachine):
         worker.die()
         self._look(worker)
 
-    @rule(worker=workers, fault=st.sampled_from(["lost_answer", "disk_full", "busy"]))
-    def fail_storage(self, worker: SteppedWorker, fault: Fault) -> None:
-        """Let the store fail at a worker's next commit."""
-        worker.fail_next(fault)
+    @rule(worker=workers, fault=st.sampled_from(["lost_answer", "disk_full", "busy"]), places=FAR)
+    def fail_storage(self, worker: SteppedWorker, fault: Fault, places: int) -> None:
+        """Let a worker go on, and its store fail at the next commit."""
+        if worker.is_alive:
+            worker.fail_next(fault)
+            self.move(worker, places)
 
     @rule(seconds=st.floats(-FARTHEST, FARTHEST).map(round))
     def move_clock(self, seconds: float) -> None:

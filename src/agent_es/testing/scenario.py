@@ -20,7 +20,7 @@ from agent_es.loading import load
 from agent_es.run import AgentRun, Clock
 from agent_es.state import RunState
 from agent_es.store import PATIENCE, RunStore
-from agent_es.testing.audit import Audit, Audited, Overheard
+from agent_es.testing.audit import Audit, Audited, Overheard, Watched
 from agent_es.testing.clock import FrozenClock
 from agent_es.testing.crash import Life, essence
 from agent_es.tools import Tool
@@ -95,7 +95,7 @@ class Scenario:
         """
         with life.lived(), ExitStack() as left:
             with life.doing("the opening of the store"):
-                store = left.enter_context(self.open_store(folder))
+                store = left.enter_context(self.open_store(folder, audit))
             world = self.world(folder)
             if hasattr(world, "close"):
                 left.callback(world.close)
@@ -129,9 +129,9 @@ class Scenario:
         with runner.life.doing("the start of the run"):
             return runner.run(self.agent, run_id=self.run_id, **options)
 
-    def open_store(self, folder: Path) -> RunStore:
-        """Open the store that lies in a folder."""
-        return RunStore(f"sqlite:///{folder / RUNS_DB}", clock=self.clock, patience=self.patience)
+    def open_store(self, folder: Path, audit: Audit) -> RunStore:
+        """Open the store that lies in a folder; what is appended through it is noted."""
+        return Watched(f"sqlite:///{folder / RUNS_DB}", clock=self.clock, patience=self.patience, audit=audit)
 
     @staticmethod
     def effects(world: Any) -> Iterable[Any]:

@@ -43,7 +43,9 @@ class Failure:
             for n, (at, death) in enumerate(zip(self.schedule, self.deaths, strict=False), start=1)
         ]
         again = ",".join(map(str, self.schedule)) + (f" --seed {self.seed}" if self.seed else "")
-        lines = [*lines, f"  lived through again by: --at {again}"] if lines else ["  no worker dies"]
+        if lines:
+            lines.append(f"  lived through again by: --at {again}")
+        lines = lines or [f"  {death}" for death in self.deaths] or ["  no worker dies"]
         lines += [f"  * {problem}" for problem in self.problems]
         lines += ["  its journal:", *(f"    {line}" for line in self.journal)]
         return "\n".join(lines)
@@ -74,7 +76,7 @@ class Report:
     broken: int = 0
     """Runs in which an invariant broke."""
     drawn: int = 0
-    """Runs whose schedule was drawn: in a sample, or deeper than all that were tried."""
+    """Runs of which something was drawn: a sample, another order of bodies, a schedule deeper than all others."""
     of: int = 0
     """Schedules that the samples were drawn from; 0 where nothing was left out."""
     all_of: int = 0
@@ -119,7 +121,7 @@ class Report:
             return f"{self.drawn:,} of {self.of:,} schedules tried, drawn with seed {self.seed}"
         deep = {0: "none tried" if self.broken else "not each tried", 1: "each tried"}
         deep[2] = "each tried, and each of every recovery"
-        more = f"; {self.drawn:,} deeper ones drawn with seed {self.seed}" if self.drawn else ""
+        more = f"; {self.drawn:,} further ones drawn with seed {self.seed}" if self.drawn else ""
         return deep.get(self.all_of, f"each tried, {self.all_of} crashes deep") + more
 
 
@@ -233,6 +235,8 @@ class _Trial:
         for depth in range(crashes + 1):
             if not ((depth == 0 or self._goes_on) and self._try_all(depth, sample)):
                 break
+            if depth == 1 and sample is None and self._calm is not None and self._calm.choices:
+                self._try_in_another_order()
         if self._until is not None:
             self._draw()
 
@@ -258,6 +262,15 @@ class _Trial:
         if complete and depth:
             self.report.all_of = depth
         return complete or sample is not None
+
+    def _try_in_another_order(self) -> None:
+        """Try each schedule of one crash again, where bodies of one turn could have ended in another order."""
+        for schedule in [*self._recoveries]:
+            if not self._goes_on:
+                return
+            self.report.drawn += 1
+            self._travel(schedule, self.report.seed + 1)
+            self._on_run(self.report.runs, self.report.runs)
 
     def _draw(self) -> None:
         """Draw schedules, and orders of bodies, until the time is over or something breaks."""

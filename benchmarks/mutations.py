@@ -1,0 +1,380 @@
+"""The faults that are put into the library, one at a time: each is what somebody could write and believe in.
+
+Rule 1: a mutant is one exact replacement in one file; where the old text is not there exactly once, it is stale.
+Rule 2: it breaks a promise of the library's, not its syntax: the package can be imported, and most runs end well.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+class Stale(Exception):
+    """The text that a mutant replaces is not in its file exactly once."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A fault: what is broken, and how."""
+
+    name: str
+    what: str
+    file: str
+    """Below ``src/agent_es``."""
+    old: str
+    new: str
+
+    def mutated(self, package: Path) -> str:
+        """Return the text of the file with the fault in it; raise ``Stale``."""
+        text = (package / self.file).read_text()
+        if (found := text.count(self.old)) != 1:
+            raise Stale(f"{self.name}: {self.file} has the text that it replaces {found} times:\n{self.old}")
+        return text.replace(self.old, self.new)
+
+
+MUTANTS = (
+    # The order of marks, bodies and results.
+    Mutant(
+        "unmarked_retry",
+        "a further attempt starts its body without a start mark of its own",
+        "step.py",
+        "            run.record_start(step.idx)\n            return [run.state.steps[step.idx]]\n",
+        "            return [step]\n",
+    ),
+    Mutant(
+        "late_decision",
+        "a decision is appended together with its result, so the body starts before it is durable",
+        "runtime.py",
+        "        try:\n            self.store.save(run)\n",
+        "        try:\n"
+        '            if type(events[-1]).__name__ != "LlmDecided":\n'
+        "                self.store.save(run)\n",
+    ),
+    Mutant(
+        "late_start_mark",
+        "the start mark of a further attempt is appended after its body",
+        "step.py",
+        "            if run.pending_events:\n                yield Append(run)\n            if idle:\n",
+        "            if run.pending_events and idle:\n                yield Append(run)\n            if idle:\n",
+    ),
+    Mutant(
+        "unmarked_in_the_queue",
+        "a call that waited for its turn starts its body without a start mark",
+        "step.py",
+        '            self._todo.extend(step for step in run.state.open_steps if step.status == "queued")\n',
+        '            self._ready.extend(step for step in run.state.open_steps if step.status == "queued")\n',
+    ),
+    Mutant(
+        "asked_anew",
+        "the decider is asked though steps of its last decision are open",
+        "step.py",
+        "        if not run.state.open_steps:\n            yield from (",
+        "        if True:\n            yield from (",
+    ),
+    Mutant(
+        "result_by_tool",
+        "the result of a body goes to the first open step of its tool",
+        "step.py",
+        "                self._ready.extend(self._end(run.state.steps[idx], outcome))\n",
+        "                tool = run.state.steps[idx].tool\n"
+        "                step = next(step for step in run.state.open_steps if step.tool == tool)\n"
+        "                self._ready.extend(self._end(step, outcome))\n",
+    ),
+    Mutant(
+        "shown_resumed",
+        "the decider is shown whether the run was resumed",
+        "runtime.py",
+        "agent.of(replace(state, resumed=False), self.store.clock)",
+        "agent.of(state, self.store.clock)",
+    ),
+    # What an effect allows.
+    Mutant(
+        "once_started_again",
+        "an AT_MOST_ONCE tool whose worker died is started again",
+        "step.py",
+        "tool.effect in (Effect.READ, Effect.TRANSACTIONAL):\n            return self._try_again(",
+        "tool.effect in (Effect.READ, Effect.TRANSACTIONAL, Effect.AT_MOST_ONCE):\n"
+        "            return self._try_again(",
+    ),
+    Mutant(
+        "sent_unprobed",
+        "a PROBED tool whose worker died is sent again without a question to its probe",
+        "step.py",
+        "tool.effect in (Effect.READ, Effect.TRANSACTIONAL):\n            return self._try_again(",
+        "tool.effect in (Effect.READ, Effect.TRANSACTIONAL, Effect.PROBED):\n            return self._try_again(",
+    ),
+    Mutant(
+        "no_as_yes",
+        "what a probe says did not happen counts as happened",
+        "step.py",
+        '                self._run.record_settlement(step.idx, "did_not_happen", BY_PROBE)\n'
+        '                return self._try_again(self._run.state.steps[step.idx], f"{why}; the probe says it did not '
+        'happen")\n',
+        '                self._run.record_settlement(step.idx, "happened", BY_PROBE)\n'
+        '                self._run.record_result(step.idx, "null")\n',
+    ),
+    Mutant(
+        "yes_as_no",
+        "what a probe says happened counts as not happened",
+        "step.py",
+        "            case Returned(value):\n"
+        '                self._run.record_settlement(step.idx, "happened", BY_PROBE)\n'
+        "                self._run.record_result(step.idx, value)\n",
+        "            case Returned(value):\n"
+        '                self._run.record_settlement(step.idx, "did_not_happen", BY_PROBE)\n'
+        "                return self._try_again(self._run.state.steps[step.idx], why)\n",
+    ),
+    Mutant(
+        "probed_at_once",
+        "a probe is asked after a time-out before it can know",
+        "step.py",
+        "            delay = max(delay, tool.settle_after)\n",
+        "            delay = max(delay, 0)\n",
+    ),
+    Mutant(
+        "probed_at_once_after_a_death",
+        "a probe is asked after a death before it can know",
+        "step.py",
+        'if step.status == "started" and settled_at and settled_at > self._run.now:',
+        'if step.status == "never" and settled_at and settled_at > self._run.now:',
+    ),
+    Mutant(
+        "doubt_as_failure",
+        "an attempt whose outcome is unknown is shown to the decider as a failure",
+        "step.py",
+        '                return self._doubt(step, f"{outcome.type}: {outcome.message}")\n        return []\n',
+        "                run.record_failure(step.idx, Failed(outcome.type, outcome.message))\n        return []\n",
+    ),
+    Mutant(
+        "doubt_skipped",
+        "a doubt that waits for a person settles itself: the step counts as skipped",
+        "step.py",
+        'if tool.on_doubt == "skip":',
+        'if tool.on_doubt in ("skip", "park"):',
+    ),
+    Mutant(
+        "ttl_ignored",
+        "a key is sent again though the provider has forgotten it",
+        "step.py",
+        "        if ttl is None or step.keyed_at is None:\n            return False\n",
+        "        if ttl is None or step.keyed_at is None or ttl:\n            return False\n",
+    ),
+    Mutant(
+        "ttl_from_the_last_attempt",
+        "the life of a key is counted from the last attempt under it, not from the first",
+        "state.py",
+        "            if before[10] is not None and before[4] == event.key:\n                keyed_at = before[10]\n",
+        "",
+    ),
+    Mutant(
+        "wait_lost",
+        "the next attempt is due at once",
+        "step.py",
+        "self._run.record_retry(step.idx, outcome, self._run.now + timedelta(seconds=delay))",
+        "self._run.record_retry(step.idx, outcome, self._run.now)",
+    ),
+    Mutant(
+        "wait_not_slept",
+        "the next attempt starts before it is due",
+        "runtime.py",
+        "            if wait:\n                self.sleep(wait)\n",
+        "",
+    ),
+    # Keys.
+    Mutant(
+        "key_of_arguments",
+        "two calls with the same arguments have the same key, where the tool has no template",
+        "tools.py",
+        "            return self._template.fill(values)\n",
+        "            if self._template.is_default:\n"
+        "                return f'{self.name}:{args}'\n"
+        "            return self._template.fill(values)\n",
+    ),
+    Mutant(
+        "key_per_attempt",
+        "each attempt has a key of its own",
+        "run.py",
+        "            key=step.key,\n",
+        "            key=None if step.key is None else renewed(step.key),\n",
+    ),
+    Mutant(
+        "key_kept_after_no",
+        "a step that did not happen is tried again under its old key",
+        "run.py",
+        '        if outcome == "did_not_happen" and step.key is not None:\n            key = renewed(step.key)\n',
+        '        if outcome == "did_not_happen" and step.key is not None:\n            key = step.key\n',
+    ),
+    Mutant(
+        "key_unclaimed",
+        "no step holds its key",
+        "store/recorder.py",
+        "        for claim in claims:\n            self._claim(connection, claim)\n",
+        "",
+    ),
+    Mutant(
+        "key_shared",
+        "another step may have the key that a step holds",
+        "store/recorder.py",
+        "        if (holder.run_id, holder.idx) != (claim.run_id, claim.idx):\n"
+        "            raise KeyHeld(claim, holder)\n",
+        "        _ = holder\n",
+    ),
+    Mutant(
+        "key_claimed_before",
+        "keys are claimed in a transaction of their own",
+        "store/recorder.py",
+        "        for event in stored:\n            connection.execute(\n",
+        "        for claim in claims:\n"
+        "            self._claim(connection, claim)\n"
+        '        connection.execute("COMMIT")\n'
+        '        connection.execute("BEGIN IMMEDIATE")\n'
+        "        for event in stored:\n"
+        "            connection.execute(\n",
+    ),
+    # The store.
+    Mutant(
+        "row_apart",
+        "the row of a run is committed apart from its events",
+        "store/recorder.py",
+        "        columns, values = row\n",
+        "        columns, values = row\n"
+        '        connection.execute("COMMIT")\n'
+        '        connection.execute("BEGIN IMMEDIATE")\n',
+    ),
+    Mutant(
+        "race_ignored",
+        "an event whose place is taken is left out, and the row is not looked at",
+        "store/recorder.py",
+        "        for event in stored:\n"
+        "            connection.execute(\n"
+        "                self._insert_event,\n"
+        "                (event.originator_id.bytes, event.originator_version, event.topic, event.state),  "
+        "# type: ignore[union-attr]\n"
+        "            )\n"
+        "        for claim in claims:\n"
+        "            self._claim(connection, claim)\n"
+        "        columns, values = row\n"
+        "        if columns is ALL:\n"
+        "            connection.execute(self._insert_row, values)\n"
+        "        elif connection.execute(self._update_row[columns], (*values, before)).rowcount != 1:\n"
+        '            raise es.IntegrityError(f"the row of run {values[-1]} is not at version {before}")\n',
+        "        for event in stored:\n"
+        "            connection.execute(\n"
+        '                self._insert_event.replace("INSERT", "INSERT OR IGNORE"),\n'
+        "                (event.originator_id.bytes, event.originator_version, event.topic, event.state),\n"
+        "            )\n"
+        "        for claim in claims:\n"
+        "            self._claim(connection, claim)\n"
+        "        columns, values = row\n"
+        "        if columns is ALL:\n"
+        "            connection.execute(self._insert_row, values)\n"
+        "        else:\n"
+        "            connection.execute(self._update_row[columns], (*values, before))\n",
+    ),
+    Mutant(
+        "moved_and_going_on",
+        "a worker that was overtaken goes on: what it finds in the journal is permission enough",
+        "runtime.py",
+        "                    self.store.record_late(run.state.run_id, event.idx, event.attempt, event.result)\n"
+        "            raise\n",
+        "                    self.store.record_late(run.state.run_id, event.idx, event.attempt, event.result)\n",
+    ),
+    Mutant(
+        "appended_blindly",
+        "an append whose answer was lost is made again without a look at the journal",
+        "store/application.py",
+        "                if unknown is not None and self._is_there(stored):\n                    return\n",
+        "",
+    ),
+    Mutant(
+        "believed_blindly",
+        "an append whose answer was lost is believed to be there without a look at the journal",
+        "store/application.py",
+        "                if unknown is not None and self._is_there(stored):\n",
+        "                if unknown is not None:\n",
+    ),
+    Mutant(
+        "recorded_too_soon",
+        "events count as recorded before the store has them",
+        "store/application.py",
+        "        unknown: Exception | None = None\n        for tries in range(APPEND_TRIES + 1):\n",
+        "        run.mark_recorded()\n"
+        "        unknown: Exception | None = None\n"
+        "        for tries in range(APPEND_TRIES + 1):\n",
+    ),
+    Mutant(
+        "never_recorded",
+        "events that the store has stay pending",
+        "store/application.py",
+        "            raise self._moved(run.state.run_id, stored) from None\n        run.mark_recorded()\n",
+        "            raise self._moved(run.state.run_id, stored) from None\n",
+    ),
+    Mutant(
+        "refused_and_pending",
+        "what the store refused stays pending",
+        "step.py",
+        "        except KeyReused as reused:  # the whole append was refused: tell the decider, and record the rest\n"
+        "            run.discard()\n",
+        "        except KeyReused as reused:\n",
+    ),
+    Mutant(
+        "tables_apart",
+        "the version of the tables is committed apart from the tables",
+        "store/recorder.py",
+        '            connection.execute(f"DELETE FROM {schema.name}")\n',
+        '            connection.execute("COMMIT")\n            connection.execute("BEGIN IMMEDIATE")\n',
+    ),
+    Mutant(
+        "late_for_another",
+        "a late result is taken for whatever attempt is under way",
+        "run.py",
+        'if step.status not in ("started", "in_doubt", "retrying") or attempt not in (None, step.attempt):',
+        'if step.status not in ("started", "in_doubt", "retrying"):',
+    ),
+    # Transactions of tools.
+    Mutant(
+        "result_apart",
+        "the result of a TRANSACTIONAL tool is appended after its transaction",
+        "store/application.py",
+        "                self.recorder.append_in(connection, stored, change, claims_of(run.state.run_id, events))\n",
+        "            self.recorder.append(stored, change, claims_of(run.state.run_id, events))\n",
+    ),
+    Mutant(
+        "failed_and_committed",
+        "the transaction of a body that failed is committed, with its failure",
+        "runtime.py",
+        "                raise RolledBack\n            run.record_result(body.idx, outcome.value)\n",
+        "                run.record_failure(body.idx, outcome)\n"
+        '                outcome = Returned("null")\n'
+        "            else:\n"
+        "                run.record_result(body.idx, outcome.value)\n",
+    ),
+    Mutant(
+        "session_commits",
+        "what a body commits is durable at once, not a savepoint",
+        "store/datastore.py",
+        'join_transaction_mode="create_savepoint"',
+        'join_transaction_mode="control_fully"',
+    ),
+    Mutant(
+        "rolled_back_and_pending",
+        "what a transaction that was not committed left pending stays",
+        "store/application.py",
+        "            if not (stored and self._was_committed(run, stored)):\n                run.discard()\n",
+        "            if not (stored and self._was_committed(run, stored)):\n",
+    ),
+    Mutant(
+        "transaction_lost",
+        "a transaction whose answer was lost counts as rolled back",
+        "store/application.py",
+        "            if not (stored and self._was_committed(run, stored)):\n",
+        "            if stored or not stored:\n",
+    ),
+    Mutant(
+        "transaction_believed",
+        "a transaction whose answer was lost counts as committed",
+        "store/application.py",
+        "            if not (stored and self._was_committed(run, stored)):\n",
+        "            if not stored:\n",
+    ),
+)
+"""Every fault."""

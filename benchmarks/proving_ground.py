@@ -1,0 +1,156 @@
+"""Where a mutant must prove itself: scenarios that are crashed everywhere, and a machine; a program of its own.
+
+    PYTHONPATH=COPY python -m benchmarks.proving_ground COPY [TRIAL ...]
+
+Rule 1: it judges the package that lies in COPY, and refuses to judge another.
+Rule 2: it stops at the first trial in which the kit reports that something broke.
+Rule 3: an error that is not of the library's own is no report of the kit: whoever meets it is broken, not killed.
+"""
+
+import json
+import re
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+import agent_es
+from agent_es import errors
+from agent_es.demo import scenario as demo
+from agent_es.testing import (
+    DidNotSurvive,
+    RunMachine,
+    Scenario,
+    survives_every_crash,
+    survives_every_fault,
+    survives_overtaking,
+)
+from examples.every_effect import bad_day, crowd, errands, glance, moody, twins
+
+DEEP_RUNS = 100
+"""How many runs with two crashes are drawn, where one crash is not enough."""
+
+FEW = settings(
+    max_examples=30,
+    stateful_step_count=25,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+    print_blob=False,
+)
+
+STOPPED = re.compile(r"(?:.*: )?a worker stopped with (\w+)|the last worker, alone, stopped with (\w+)")
+
+
+class Crowd(RunMachine):
+    """Several workers on one run, whose stores fail."""
+
+    scenario = crowd
+
+
+class Broke(NamedTuple):
+    """What the kit reported: a problem, and the crashes that it took, where they were counted."""
+
+    problem: str
+    crashes: int | None
+
+
+Trial = Callable[[], Broke | None]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of the package: killed by what the kit reports, broken by an error of another kind, or alive."""
+
+    kind: Literal["alive", "killed", "broken", "hung"]
+    by: str = ""
+    crashes: int | None = None
+    problem: str = ""
+    seconds: float = 0.0
+
+
+def tried(survives: Callable[..., object], scenario: Scenario, **options: Any) -> Broke | None:
+    """Try whether a scenario survives something."""
+    try:
+        survives(scenario, **options)
+    except DidNotSurvive as error:
+        smallest = error.report.smallest
+        assert smallest is not None
+        return Broke(smallest.problems[0], len(smallest.schedule))
+    return None
+
+
+def played(machine: type[RunMachine]) -> Broke | None:
+    """Play a machine a few times."""
+    try:
+        run_state_machine_as_test(machine, settings=FEW)
+    except AssertionError as error:
+        return Broke(str(error).removeprefix("* "), None)
+    return None
+
+
+crashed = partial(tried, survives_every_crash)
+failing = partial(tried, survives_every_fault)
+overtaken = partial(tried, survives_overtaking)
+
+TRIALS: Mapping[str, Trial] = {
+    "demo": partial(crashed, demo),
+    "twins": partial(crashed, twins),
+    "errands": partial(crashed, errands),
+    "moody": partial(crashed, moody),
+    "bad_day": partial(crashed, bad_day),
+    "crowd, its store failing": partial(failing, crowd),
+    "Crowd, a machine": partial(played, Crowd),
+    "glance, overtaken": partial(overtaken, glance),
+    "crowd, overtaken": partial(overtaken, crowd),
+    "bad_day, two crashes": partial(crashed, bad_day, crashes=2, sample=DEEP_RUNS),
+    "crowd": partial(crashed, crowd),
+}
+"""What is tried, in this order."""
+
+
+def judge(names: Iterable[str] = TRIALS) -> Verdict:
+    """Hold the trials, up to the first in which something broke."""
+    began = time.monotonic()
+    for name in names:
+        try:
+            broke = TRIALS[name]()
+        except Exception as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            problem = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
+            return Verdict("broken", name, None, _line(problem), time.monotonic() - began)
+        if broke is not None:
+            kind: Literal["killed", "broken"] = "broken" if is_foreign(broke.problem) else "killed"
+            return Verdict(kind, name, broke.crashes, _line(broke.problem), time.monotonic() - began)
+    return Verdict("alive", seconds=time.monotonic() - began)
+
+
+def is_foreign(problem: str) -> bool:
+    """Whether all that is reported is an error that the library never raises: a mutant that only stumbles."""
+    stopped = STOPPED.match(problem)
+    return stopped is not None and not hasattr(errors, stopped[1] or stopped[2])
+
+
+def _line(problem: str) -> str:
+    return problem.partition("\n")[0]
+
+
+def main(copy: str, *names: str) -> None:
+    """Judge the package in a folder, and print the verdict."""
+    judged = Path(agent_es.__file__ or "").resolve()
+    if not judged.is_relative_to(Path(copy).resolve()):
+        raise SystemExit(f"the package that would be judged is {judged}, not the one in {copy}")
+    print(json.dumps(asdict(judge(names or TRIALS))))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
