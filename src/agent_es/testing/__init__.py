@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from agent_es.testing.kill import fuzz_with_kills, survives_every_kill
     from agent_es.testing.machine import RunMachine
     from agent_es.testing.model import HistoryRule, MalformedHistory, StrictModel, check_messages, messages_of
-    from agent_es.testing.network import Fault, FlakyNetwork
+    from agent_es.testing.network import FlakyNetwork
     from agent_es.testing.provider import PaymentProvider
     from agent_es.testing.rivals import survives_every_fault, survives_overtaking
     from agent_es.testing.scenario import Ending, Scenario, load_scenario
@@ -26,7 +26,6 @@ _HOME = {
     "DidNotSurvive": "survival",
     "Ending": "scenario",
     "Failure": "survival",
-    "Fault": "network",
     "FlakyNetwork": "network",
     "FrozenClock": "clock",
     "HistoryRule": "model",
@@ -62,7 +61,6 @@ __all__ = [
     "DidNotSurvive",
     "Ending",
     "Failure",
-    "Fault",
     "FlakyNetwork",
     "FrozenClock",
     "HistoryRule",

@@ -22,6 +22,8 @@ from agent_es.run import AgentRun
 from agent_es.tools import CallTool, Tool
 from agent_es.values import canonical
 
+__all__ = ["calls", "odd_values", "plans", "schedules"]
+
 ODD_TEXTS = (
     "",
     " ",

@@ -94,10 +94,10 @@ class Report:
         """Return the whole report, for people."""
         around = {"request": "around requests", "commit": "around commits", "mark": "marked"}
         kinds = ", ".join(f"{self.kinds.get(kind, 0)} {how}" for kind, how in around.items())
-        lines = [
-            str(self),
-            f"{many(self.points, 'place')} to die in ({kinds}); {self._tried()}; {self.seconds:.1f} s",
-        ]
+        lines = [str(self)]
+        if self.kinds:
+            places = f"{many(self.points, 'place')} to die in ({kinds})"
+            lines.append(f"{places}; {self._tried()}; {self.seconds:.1f} s")
         if self.calm not in ("", "done"):
             lines.append(f"without a crash the run is {self.calm}")
         if self.smallest is not None:
