@@ -50,6 +50,12 @@ class Report:
 
     figures: tuple[Figure, ...]
     bar: Bar
+    more: tuple[Bar, ...] = ()
+
+    @property
+    def bars(self) -> tuple[Bar, ...]:
+        """Every bar."""
+        return self.bar, *self.more
 
 
 class Show(Protocol):

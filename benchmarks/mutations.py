@@ -222,53 +222,44 @@ MUTANTS = (
         "key_claimed_before",
         "keys are claimed in a transaction of their own",
         "store/recorder.py",
-        "        for event in stored:\n            connection.execute(\n",
+        "        columns, values = row\n",
         "        for claim in claims:\n"
         "            self._claim(connection, claim)\n"
         '        connection.execute("COMMIT")\n'
         '        connection.execute("BEGIN IMMEDIATE")\n'
-        "        for event in stored:\n"
-        "            connection.execute(\n",
+        "        columns, values = row\n",
     ),
     # The store.
     Mutant(
         "row_apart",
         "the row of a run is committed apart from its events",
         "store/recorder.py",
-        "        columns, values = row\n",
-        "        columns, values = row\n"
+        "        for claim in claims:\n            self._claim(connection, claim)\n        dialect.insert(",
         '        connection.execute("COMMIT")\n'
-        '        connection.execute("BEGIN IMMEDIATE")\n',
+        '        connection.execute("BEGIN IMMEDIATE")\n'
+        "        for claim in claims:\n"
+        "            self._claim(connection, claim)\n"
+        "        dialect.insert(",
     ),
     Mutant(
         "race_ignored",
         "an event whose place is taken is left out, and the row is not looked at",
         "store/recorder.py",
-        "        for event in stored:\n"
-        "            connection.execute(\n"
-        "                self._insert_event,\n"
-        "                (event.originator_id.bytes, event.originator_version, event.topic, event.state),  "
-        "# type: ignore[union-attr]\n"
-        "            )\n"
-        "        for claim in claims:\n"
-        "            self._claim(connection, claim)\n"
-        "        columns, values = row\n"
-        "        if columns is ALL:\n"
-        "            connection.execute(self._insert_row, values)\n"
         "        elif connection.execute(self._update_row[columns], (*values, before)).rowcount != 1:\n"
-        '            raise es.IntegrityError(f"the row of run {values[-1]} is not at version {before}")\n',
-        "        for event in stored:\n"
-        "            connection.execute(\n"
-        '                self._insert_event.replace("INSERT", "INSERT OR IGNORE"),\n'
-        "                (event.originator_id.bytes, event.originator_version, event.topic, event.state),\n"
-        "            )\n"
+        '            raise es.IntegrityError(f"the row of run {values[-1]} is not at version {before}")\n'
         "        for claim in claims:\n"
         "            self._claim(connection, claim)\n"
-        "        columns, values = row\n"
-        "        if columns is ALL:\n"
-        "            connection.execute(self._insert_row, values)\n"
+        "        dialect.insert(connection, self.events_table_name, stored)\n",
         "        else:\n"
-        "            connection.execute(self._update_row[columns], (*values, before))\n",
+        "            connection.execute(self._update_row[columns], (*values, before))\n"
+        "        for claim in claims:\n"
+        "            self._claim(connection, claim)\n"
+        "        for event in stored:\n"
+        "            connection.execute(\n"
+        '                f"INSERT OR IGNORE INTO {self.events_table_name} "\n'
+        '                "(originator_id, originator_version, topic, state) VALUES (?, ?, ?, ?)",\n'
+        "                (event.originator_id.bytes, event.originator_version, event.topic, event.state),\n"
+        "            )\n",
     ),
     Mutant(
         "moved_and_going_on",
@@ -282,8 +273,11 @@ MUTANTS = (
         "appended_blindly",
         "an append whose answer was lost is made again without a look at the journal",
         "store/application.py",
-        "                if unknown is not None and self._is_there(stored):\n                    return\n",
-        "",
+        "                if unknown is not None and self._is_there(stored):\n"
+        "                    return\n"
+        "                if tries < APPEND_TRIES:\n"
+        "                    self._append_or_find(stored, row, claims, is_again=unknown is not None)\n",
+        "                if tries < APPEND_TRIES:\n                    self.recorder.append(stored, row, claims)\n",
     ),
     Mutant(
         "believed_blindly",
@@ -296,10 +290,8 @@ MUTANTS = (
         "recorded_too_soon",
         "events count as recorded before the store has them",
         "store/application.py",
-        "        unknown: Exception | None = None\n        for tries in range(APPEND_TRIES + 1):\n",
-        "        run.mark_recorded()\n"
-        "        unknown: Exception | None = None\n"
-        "        for tries in range(APPEND_TRIES + 1):\n",
+        "        until = 0.0\n        for tries in range(APPEND_TRIES + 1):\n",
+        "        run.mark_recorded()\n        until = 0.0\n        for tries in range(APPEND_TRIES + 1):\n",
     ),
     Mutant(
         "never_recorded",

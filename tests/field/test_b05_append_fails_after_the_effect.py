@@ -223,7 +223,7 @@ def test_an_append_that_nobody_can_read_back_is_an_error_and_a_resume_finds_out(
     store: RunStore, elsewhere: RunStore, *, commits: bool
 ) -> None:
     def unplug() -> None:
-        def fail() -> Any:
+        def fail(*_: object) -> Any:
             error = sqlite3.OperationalError("disk I/O error")
             error.sqlite_errorcode = sqlite3.SQLITE_IOERR
             raise error

@@ -31,6 +31,7 @@ from agent_es.tools import Failed, Unknown
 Sql = Callable[..., list[tuple[Any, ...]]]
 ROWS = f"SELECT {', '.join(ALL)} FROM agent_es_runs"  # noqa: S608
 at = FrozenClock()
+on_sqlite = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 
 
 class Refund(AgentRun):
@@ -135,6 +136,7 @@ def test_the_row_says_until_when_a_run_waits_and_no_longer(store: RunStore) -> N
     assert (goes_on.status, goes_on.waiting_for, goes_on.wake_at) == (Status.RUNNING, None, None)
 
 
+@on_sqlite
 def test_where_the_row_cannot_be_written_the_events_are_not_there_either(store: RunStore, sql: Sql) -> None:
     run = begun(store)
     sql("CREATE TRIGGER no BEFORE UPDATE ON agent_es_runs BEGIN SELECT RAISE(ABORT, 'no'); END")
@@ -147,6 +149,7 @@ def test_where_the_row_cannot_be_written_the_events_are_not_there_either(store: 
     assert sql("SELECT * FROM agent_es_keys") == []
 
 
+@on_sqlite
 def test_where_one_event_cannot_be_written_none_is(store: RunStore, sql: Sql) -> None:
     run = begun(store)
     sql(
@@ -639,6 +642,7 @@ def elsewhere(tmp_path: Path, store: RunStore) -> Iterator[sqlite3.Connection]:
         yield connection
 
 
+@on_sqlite
 def test_a_writer_that_waited_too_long_is_told_and_nothing_is_recorded(
     store: RunStore, elsewhere: sqlite3.Connection
 ) -> None:
@@ -659,6 +663,7 @@ def test_a_writer_that_waited_too_long_is_told_and_nothing_is_recorded(
     assert store.load("run-7f3a") == run.state
 
 
+@on_sqlite
 def test_a_run_that_could_not_be_started_is_not_there(store: RunStore, elsewhere: sqlite3.Connection) -> None:
     store.recorder.datastore.patience = 0.05
     elsewhere.execute("BEGIN IMMEDIATE")
@@ -671,6 +676,7 @@ def test_a_run_that_could_not_be_started_is_not_there(store: RunStore, elsewhere
     assert store.runs() == []
 
 
+@on_sqlite
 def test_who_reads_does_not_wait_for_who_writes(store: RunStore, elsewhere: sqlite3.Connection) -> None:
     begun(store)
     store.recorder.datastore.patience = 0.0
@@ -681,6 +687,7 @@ def test_who_reads_does_not_wait_for_who_writes(store: RunStore, elsewhere: sqli
     assert len(store.journal("run-7f3a")) == 1
 
 
+@on_sqlite
 def test_who_reads_for_long_does_not_keep_a_writer_waiting(store: RunStore, elsewhere: sqlite3.Connection) -> None:
     run = begun(store)
     run.record_turn([refund("A")], at_once=1)

@@ -27,6 +27,8 @@ from agent_es import (
 )
 from agent_es.errors import BadAgent
 
+pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)  # what dies here is no store
+
 PROGRAM = """
 import asyncio, sys
 from agent_es import AgentRun, CallTool, Finish, RunStore, Runner, ScriptedDecider, tool

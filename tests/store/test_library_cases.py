@@ -1,8 +1,10 @@
 """The event store library's own cases, on our recorder; they and its cipher need a package that we do not."""
 
 import os
+import threading
 from base64 import b64encode
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -12,35 +14,25 @@ from agent_es.store.recorder import RunRecorder
 
 pytest.importorskip("Crypto", reason="the cases import a cipher: pip install pycryptodome")
 
-from eventsourcing.tests.persistence import (
-    ApplicationRecorderTestCase,
-    NonInterleavingNotificationIDsBaseCase,
-)
+from eventsourcing.tests import persistence as cases
+
+CASES = [
+    (cases.ApplicationRecorderTestCase, "test_insert_select"),
+    (cases.ApplicationRecorderTestCase, "test_concurrent_no_conflicts"),
+    (cases.NonInterleavingNotificationIDsBaseCase, "test"),
+]  # its cases of performance are measured in benchmarks/
 
 
-@pytest.fixture
-def recorder(request: pytest.FixtureRequest, store: RunStore) -> None:
-    request.instance.recorder = store.recorder
+@pytest.mark.parametrize(("case", "name"), CASES, ids=lambda it: getattr(it, "__name__", it))
+def test_the_librarys_own_case_holds_for_our_recorder(store: RunStore, case: Any, name: str) -> None:
+    class Ours(case):  # type: ignore[misc]
+        def create_recorder(self) -> RunRecorder:
+            return store.recorder
 
-
-class OurRecorder:
-    """Hands the library's cases our recorder, on a file."""
-
-    recorder: RunRecorder
-
-    def create_recorder(self) -> RunRecorder:
-        return self.recorder
-
-
-@pytest.mark.usefixtures("recorder")
-class TestOurRecorder(OurRecorder, ApplicationRecorderTestCase[RunRecorder]):
-    test_performance = None  # type: ignore[assignment]  # measured in benchmarks/
-    test_concurrent_throughput = None  # type: ignore[assignment]
-
-
-@pytest.mark.usefixtures("recorder")
-class TestOurPositions(OurRecorder, NonInterleavingNotificationIDsBaseCase):
-    pass
+    before = threading.enumerate()
+    Ours(name).debug()
+    for left in set(threading.enumerate()).difference(before):
+        left.join()  # it leaves its readers behind
 
 
 def test_the_librarys_cipher_needs_its_key_only(open_store: Callable[..., RunStore]) -> None:

@@ -17,6 +17,7 @@ from agent_es import AgentRun, RunStore
 from agent_es.errors import SchemaMismatch, StoreUnusable
 
 Sql = Callable[..., list[tuple[Any, ...]]]
+on_sqlite = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 
 
 class Refund(AgentRun):
@@ -33,8 +34,12 @@ def start(store: RunStore, run_id: str = "run-7f3a") -> None:
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("postgresql://localhost/runs", "keeps runs in SQLite; use sqlite:///path/to/runs.db"),
-        ("mysql+pymysql://localhost/runs", "keeps runs in SQLite; use sqlite:///path/to/runs.db"),
+        (
+            "mysql+pymysql://localhost/runs",
+            "keeps runs in SQLite or PostgreSQL; use sqlite:///path/to/runs.db or post",
+        ),
+        ("postgresql+asyncpg://localhost/runs", r"or postgresql\+psycopg://user@host/database"),
+        ("postgres://localhost/runs", r"or postgresql\+psycopg://user@host/database"),
         ("sqlite://", "a run in memory dies with its process; name a file"),
         ("sqlite:///:memory:", "a run in memory dies with its process; name a file"),
         ("sqlite:///file:runs?mode=memory&uri=true", "a run in memory dies with its process; name a file"),
@@ -57,11 +62,32 @@ def test_a_url_that_cannot_keep_runs_says_why_and_what_to_use(
     assert [*tmp_path.iterdir()] == []
 
 
+WITHOUT_A_DRIVER = """
+import sys
+sys.modules["psycopg"] = None
+from agent_es import RunStore
+from agent_es.errors import StoreUnusable
+try:
+    RunStore("postgresql://localhost/runs")
+except StoreUnusable as error:
+    print(error)
+"""
+
+
+def test_a_driver_that_is_missing_is_named_with_the_way_to_get_it() -> None:
+    program = [sys.executable, "-c", WITHOUT_A_DRIVER]
+
+    told = subprocess.run(program, check=True, timeout=60, capture_output=True, text=True).stdout
+
+    assert "pip install 'agent-es[postgres]'" in told
+
+
 def test_a_folder_is_no_store(tmp_path: Path) -> None:
     with pytest.raises(StoreUnusable, match=tmp_path.name):
         RunStore(f"sqlite:///{tmp_path}")
 
 
+@on_sqlite
 def test_a_file_that_is_no_database_is_no_store_and_stays_as_it_is(tmp_path: Path, url: str) -> None:
     (tmp_path / "runs.db").write_text("my notes, which are long enough to be taken for a page\n" * 100)
     before = (tmp_path / "runs.db").read_bytes()
@@ -72,6 +98,7 @@ def test_a_file_that_is_no_database_is_no_store_and_stays_as_it_is(tmp_path: Pat
     assert (tmp_path / "runs.db").read_bytes() == before
 
 
+@on_sqlite
 def test_the_url_of_the_call_wins_over_the_environment(
     open_store: Callable[..., RunStore], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +120,7 @@ def test_a_path_may_hold_spaces_and_any_letters(tmp_path: Path) -> None:
     assert file.exists()
 
 
+@on_sqlite
 def test_without_create_nothing_is_made(open_store: Callable[..., RunStore], tmp_path: Path) -> None:
     with pytest.raises(
         StoreUnusable, match="is no file: there is nothing to read; start a run there, or name another store"
@@ -103,18 +131,18 @@ def test_without_create_nothing_is_made(open_store: Callable[..., RunStore], tmp
 
 
 def test_without_create_a_database_of_something_else_stays_as_it_is(
-    open_store: Callable[..., RunStore], sql: Sql
+    open_store: Callable[..., RunStore], sql: Sql, tables: Callable[[], list[str]]
 ) -> None:
-    sql("CREATE TABLE notes (text)")
+    sql("CREATE TABLE notes (line TEXT)")
 
     with pytest.raises(StoreUnusable, match="a database without runs of agent_es"):
         open_store(create=False)
 
-    assert sql("SELECT name FROM sqlite_schema") == [("notes",)]
+    assert tables() == ["notes"]
 
 
 def test_a_store_lives_beside_tables_of_the_users_own(open_store: Callable[..., RunStore], sql: Sql) -> None:
-    sql("CREATE TABLE notes (text)")
+    sql("CREATE TABLE notes (line TEXT)")
     sql("INSERT INTO notes VALUES ('mine')")
 
     start(open_store())
@@ -133,6 +161,7 @@ def pragmas(connection: sqlite3.Connection) -> tuple[Any, ...]:
 DURABLE = (2, "wal", 0)
 
 
+@on_sqlite
 def test_every_connection_is_durable_and_waits_our_way(store: RunStore) -> None:
     with ExitStack() as lent:
         connections = [lent.enter_context(store.recorder.datastore.raw()) for _ in range(4)]
@@ -141,6 +170,7 @@ def test_every_connection_is_durable_and_waits_our_way(store: RunStore) -> None:
         assert [pragmas(connection) for connection in connections] == [DURABLE] * 4
 
 
+@on_sqlite
 def test_connections_of_other_threads_are_durable_too(store: RunStore) -> None:
     together = Barrier(4)
 
@@ -153,6 +183,7 @@ def test_connections_of_other_threads_are_durable_too(store: RunStore) -> None:
         assert [*pool.map(look, range(4))] == [DURABLE] * 4
 
 
+@on_sqlite
 @pytest.mark.parametrize("commit", [True, False])
 def test_the_librarys_own_sessions_are_durable_too(store: RunStore, commit: bool) -> None:  # noqa: FBT001
     with store.recorder.datastore.transaction(commit=commit) as session:
@@ -160,6 +191,7 @@ def test_the_librarys_own_sessions_are_durable_too(store: RunStore, commit: bool
         assert session.execute(text("PRAGMA journal_mode")).scalar() == "wal"
 
 
+@on_sqlite
 def test_a_closed_store_leaves_no_connection_behind(open_store: Callable[..., RunStore], tmp_path: Path) -> None:
     store = open_store()
     start(store)
@@ -169,6 +201,7 @@ def test_a_closed_store_leaves_no_connection_behind(open_store: Callable[..., Ru
     assert [path.name for path in tmp_path.iterdir()] == ["runs.db"]  # SQLite's last connection tidies up
 
 
+@on_sqlite
 def test_a_store_can_be_opened_for_the_length_of_a_block(tmp_path: Path, url: str) -> None:
     with RunStore(url) as store:
         start(store)
@@ -198,10 +231,10 @@ def test_a_store_of_older_code_waits_for_its_migration(open_store: Callable[...,
 
 
 def test_a_migration_brings_the_tables_up_and_keeps_rows_and_leases(
-    open_store: Callable[..., RunStore], sql: Sql
+    open_store: Callable[..., RunStore], sql: Sql, shape: Callable[[], object]
 ) -> None:
     start(open_store())
-    before = sql("SELECT sql FROM sqlite_schema ORDER BY name"), sql("SELECT * FROM agent_es_events")
+    before = shape(), sql("SELECT * FROM agent_es_events")
     sql("UPDATE agent_es_runs SET lease_owner = 'worker-1', lease_token = 7")
     sql("ALTER TABLE agent_es_runs DROP COLUMN envelope_id")
     sql("DROP TABLE agent_es_keys")
@@ -212,7 +245,7 @@ def test_a_migration_brings_the_tables_up_and_keeps_rows_and_leases(
     (record,) = store.runs()
     assert (record.run_id, record.goal, record.envelope_id) == ("run-7f3a", "Refund ORD-3300", None)
     assert (record.lease_owner, record.lease_token) == ("worker-1", 7)
-    assert (sql("SELECT sql FROM sqlite_schema ORDER BY name"), sql("SELECT * FROM agent_es_events")) == before
+    assert (shape(), sql("SELECT * FROM agent_es_events")) == before
     assert sql("SELECT version FROM agent_es_schema") == [(1,)]
 
 
@@ -227,7 +260,9 @@ def test_a_store_that_lost_its_schema_row_says_so(open_store: Callable[..., RunS
 # Others.
 
 
-def test_two_kinds_of_store_share_the_tables(open_store: Callable[..., RunStore], sql: Sql) -> None:
+def test_two_kinds_of_store_share_the_tables(
+    open_store: Callable[..., RunStore], tables: Callable[[], list[str]]
+) -> None:
     class Refunds(RunStore):
         pass
 
@@ -238,10 +273,10 @@ def test_two_kinds_of_store_share_the_tables(open_store: Callable[..., RunStore]
 
     assert open_store(Archive).load("run-7f3a").goal == "Refund ORD-3300"
     assert open_store().load("run-7f3a").goal == "Refund ORD-3300"
-    tables = [name for (name,) in sql("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")]
-    assert tables == ["agent_es_events", "agent_es_keys", "agent_es_runs", "agent_es_schema", "sqlite_sequence"]
+    assert tables() == ["agent_es_events", "agent_es_keys", "agent_es_runs", "agent_es_schema"]
 
 
+@on_sqlite
 def test_a_store_that_is_there_opens_while_another_writes(
     open_store: Callable[..., RunStore], tmp_path: Path
 ) -> None:
@@ -252,6 +287,45 @@ def test_a_store_that_is_there_opens_while_another_writes(
         store = open_store()
 
         assert store.load("run-7f3a").goal == "Refund ORD-3300"
+
+
+FORKED = """
+import os, sys
+from agent_es import AgentRun
+from agent_es.store import RunStore
+
+store = RunStore(sys.argv[1])
+store.start(AgentRun, run_id="parent", goal="before")
+assert store.notification_log.select(start=1, limit=1)  # by the library's own connection
+with store.recorder.datastore.raw() as connection:
+    at_hand = connection
+child = os.fork()
+if child == 0:
+    store.start(AgentRun, run_id="child", goal="in the child")
+    assert store.load("parent").goal == "before"
+    assert len(store.notification_log.select(start=1, limit=9)) == 2
+    with store.recorder.datastore.raw() as connection:
+        assert connection is not at_hand
+    store.close()
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+with store.recorder.datastore.raw() as connection:
+    assert connection is at_hand
+store.start(AgentRun, run_id="after", goal="in the parent")
+assert len(store.notification_log.select(start=1, limit=9)) == 3
+store.close()
+"""
+
+
+def test_a_child_process_uses_none_of_its_parents_connections_and_closes_none(
+    open_store: Callable[..., RunStore], url: str
+) -> None:
+    program = [sys.executable, "-W", "error", "-c", FORKED, url]
+
+    ended = subprocess.run(program, check=False, timeout=60, capture_output=True, text=True)
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert {record.run_id for record in open_store().runs()} == {"parent", "child", "after"}
 
 
 EIGHT_AT_ONCE = """
@@ -275,7 +349,9 @@ sys.exit(sum(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0 for child i
 
 
 @pytest.mark.parametrize("_", range(3))
-def test_eight_processes_may_open_a_new_file_at_once(url: str, open_store: Callable[..., RunStore], _: int) -> None:
+def test_eight_processes_may_open_a_new_database_at_once(
+    url: str, open_store: Callable[..., RunStore], _: int
+) -> None:
     program = [sys.executable, "-c", EIGHT_AT_ONCE, url]
 
     ended = subprocess.run(program, check=False, timeout=60, capture_output=True, text=True)

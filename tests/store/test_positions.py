@@ -23,7 +23,7 @@ def start(store: RunStore, *run_ids: str) -> None:
 
 def purge(sql: Sql, *run_ids: str) -> None:
     for run_id in run_ids:
-        sql("DELETE FROM agent_es_events WHERE originator_id = ?", (stream_id(run_id).bytes,))
+        sql("DELETE FROM agent_es_events WHERE originator_id = ?", (stream_id(run_id),))
         sql("DELETE FROM agent_es_runs WHERE run_id = ?", (run_id,))
 
 

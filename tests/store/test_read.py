@@ -106,7 +106,7 @@ def test_a_version_that_a_run_does_not_have_is_told(store: RunStore, version: in
 def test_a_run_that_is_not_there_is_told_by_name(store: RunStore, read: Callable[[RunStore], object]) -> None:
     play(store, SCRIPT)
 
-    with pytest.raises(RunNotFound, match="no run 'run-0' in sqlite:///"):
+    with pytest.raises(RunNotFound, match=r"no run 'run-0' in (sqlite|postgresql)"):
         read(store)
 
 
@@ -224,10 +224,9 @@ def test_words_with_a_lone_surrogate_are_recorded_as_any_other_text(store: RunSt
 
 
 @pytest.fixture(scope="module")
-def big_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunStore]:
+def big_store(new_url: Callable[[Path], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunStore]:
     """A store that keeps the runs of many examples."""
-    folder: Path = tmp_path_factory.mktemp("run ids")
-    with RunStore(f"sqlite:///{folder / 'runs.db'}", clock=FrozenClock()) as store:
+    with RunStore(new_url(tmp_path_factory.mktemp("run ids")), clock=FrozenClock()) as store:
         yield store
 
 

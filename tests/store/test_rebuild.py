@@ -147,7 +147,7 @@ def test_a_run_that_cannot_be_read_keeps_its_row_and_its_keys_and_the_others_are
     full: RunStore, sql: Sql
 ) -> None:
     before = sql(RUNS), sql(KEYS)
-    sql("UPDATE agent_es_events SET topic = 'agent_es:Newer' WHERE originator_id = ?", (stream_id("run-1").bytes,))
+    sql("UPDATE agent_es_events SET topic = 'agent_es:Newer' WHERE originator_id = ?", (stream_id("run-1"),))
     sql("UPDATE agent_es_runs SET goal = 'wrong' WHERE run_id <> 'run-1'")
     told: list[str] = []
 

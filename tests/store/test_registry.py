@@ -30,7 +30,7 @@ def two_runs(store: RunStore) -> RunStore:
 def damage(sql: Sql, column: str, value: object, *, version: int = 2) -> None:
     statement = {"topic": "UPDATE agent_es_events SET topic = ?", "state": "UPDATE agent_es_events SET state = ?"}
     where = " WHERE originator_id = ? AND originator_version = ?"
-    sql(statement[column] + where, (value, stream_id("damaged").bytes, version))
+    sql(statement[column] + where, (value, stream_id("damaged"), version))
 
 
 READS: dict[str, Callable[[RunStore], object]] = {

@@ -4,22 +4,17 @@ Rule 1: an append whose answer was lost is read back, and made again only where 
 Rule 2: nothing goes on from what is not in the journal: a refused append leaves its events pending.
 """
 
-import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Literal, TypeVar
 from uuid import UUID
 
 import eventsourcing.persistence as es
-import sqlalchemy.exc as sa
 from eventsourcing.application import AggregateNotFoundError, Application, Repository
 from eventsourcing.persistence import InfrastructureFactory, StoredEvent
 from eventsourcing.utils import Environment
-from sqlalchemy.engine import make_url
 
 from agent_es.errors import (
     AgentError,
@@ -41,10 +36,11 @@ from agent_es.journal import JournalEntry, timestamp
 from agent_es.run import AgentRun, Clock
 from agent_es.state import RunState, Status, evolve, fold
 from agent_es.store.datastore import PATIENCE
+from agent_es.store.dialects import dialect_of, parsed, shown
 from agent_es.store.mapper import EventMapper, Row
 from agent_es.store.projection import Change, Claim, change_of, claims_of, row_of
-from agent_es.store.recorder import Factory, KeyHeld, RunRecorder, is_present
-from agent_es.store.tables import runs, schema
+from agent_es.store.recorder import Factory, KeyHeld, RunRecorder
+from agent_es.store.tables import runs
 from agent_es.values import canonical, decode
 
 Run = TypeVar("Run", bound=AgentRun)
@@ -80,7 +76,7 @@ class RunRecord:
 
 
 class RunStore(Application[UUID]):
-    """Starts runs, appends to them, reads them back.  ``url`` is a SQLAlchemy URL of a SQLite file.
+    """Starts runs, appends to them, reads them back.  ``url`` is SQLAlchemy's, of SQLite or PostgreSQL.
 
     ``clock`` gives the times of events.  ``env`` holds settings of the event store library (a cipher, a
     compressor).  Without ``create``, what is not there yet is refused.  With ``migrate``, tables of an older
@@ -108,19 +104,21 @@ class RunStore(Application[UUID]):
         migrate: bool = False,
         patience: float = PATIENCE,
     ) -> None:
-        _check_url(url, create=create, migrate=migrate)
+        database = parsed(url)
+        dialect_of(database).check(database, create=create, migrate=migrate)
         self.url = url
         self.clock = clock
         # The library prefers the prefixed name, from the environment too, over one without.
-        settings = {"SQLALCHEMY_URL": url, "AGENT_ES_SQLALCHEMY_URL": url}
+        text = database.render_as_string(hide_password=False)
+        settings = {"SQLALCHEMY_URL": text, "AGENT_ES_SQLALCHEMY_URL": text}
         try:
             super().__init__(env={**(env or {}), **settings})
             self.recorder.datastore.patience = patience
-            self.recorder.open(migrate=migrate)
+            self.recorder.open(create=create, migrate=migrate)
         except AgentError:
             raise
         except Exception as error:  # drivers, ciphers and settings raise what they like
-            raise StoreUnusable(f"{url} cannot be opened: {error}") from error
+            raise StoreUnusable(f"{shown(url)} cannot be opened: {error}") from error
 
     # Starting and reading.
 
@@ -222,7 +220,7 @@ class RunStore(Application[UUID]):
                 stored = [self.mapper.to_stored_event(event) for event in events]
                 change = change_of(run.state, run.recorded)
                 self.recorder.append_in(connection, stored, change, claims_of(run.state.run_id, events))
-        except es.IntegrityError as error:
+        except (es.IntegrityError, es.InternalError) as error:
             run.discard()
             if stored and self._rows_after(stored):
                 raise self._moved(run.state.run_id, stored) from None
@@ -326,7 +324,8 @@ class RunStore(Application[UUID]):
         except es.IntegrityError as error:
             there = [run_id for run_id in journals if self.recorder.rows(stream_id(run_id), upto=1)]
             raise RunConflict(
-                f"{', '.join(there) or error}: already in {self.url}, and nothing was imported; use another store"
+                f"{', '.join(there) or error}: already in {shown(self.url)}, and nothing was imported; "
+                "use another store"
             ) from None
 
     def _append(self, run: AgentRun) -> None:
@@ -352,6 +351,7 @@ class RunStore(Application[UUID]):
         """Append, where an error may have hidden a success: read back, and append only what is not there."""
         row = change_of(run.state, run.recorded) if stored[0].originator_version > 1 else row_of(run.state)
         unknown: Exception | None = None
+        until = 0.0
         for tries in range(APPEND_TRIES + 1):
             if tries:
                 time.sleep(0.01 * 2**tries)
@@ -359,17 +359,30 @@ class RunStore(Application[UUID]):
                 if unknown is not None and self._is_there(stored):
                     return
                 if tries < APPEND_TRIES:
-                    self.recorder.append(stored, row, claims)
+                    self._append_or_find(stored, row, claims, is_again=unknown is not None)
                     return
             except es.OperationalError as error:
+                until = until or time.monotonic() + self.recorder.datastore.reconnect
                 unknown = error
             except (StoreBusy, StoreUnusable) as error:
                 if unknown is None:
                     raise  # nothing was tried before: nothing was recorded
                 unknown = error
+                if time.monotonic() > until:
+                    break
         raise AppendUnknown(
-            f"run {run.state.run_id}: {APPEND_TRIES} appends failed, the last with: {unknown}; resume it to find out"
+            f"run {run.state.run_id}: nobody could tell what its append came to: {unknown}; resume it to find out"
         ) from unknown
+
+    def _append_or_find(
+        self, stored: Sequence[StoredEvent], row: Change, claims: Sequence[Claim], *, is_again: bool
+    ) -> None:
+        """Append; where that is refused, an earlier append may have come through since it was looked for."""
+        try:
+            self.recorder.append(stored, row, claims)
+        except es.IntegrityError:
+            if not (is_again and self._is_there(stored)):
+                raise
 
     def _is_there(self, stored: Sequence[StoredEvent]) -> bool:
         """Say whether exactly these events are in the journal; raise where others took their place."""
@@ -457,7 +470,7 @@ class RunStore(Application[UUID]):
         return rows
 
     def _not_found(self, run_id: str) -> RunNotFound:
-        return RunNotFound(f"no run {run_id!r} in {self.url}; see: agent-es runs")
+        return RunNotFound(f"no run {run_id!r} in {shown(self.url)}; see: agent-es runs")
 
 
 class RunRepository(Repository[UUID]):
@@ -483,40 +496,6 @@ def check_same(there: RunState, agent: str, goal: str | None, input_json: str | 
                 f"run {there.run_id} was started with {name} {old!r:.200}, not {new!r:.200}; "
                 "resume it as it is, or start another run id"
             )
-
-
-def _check_url(url: str, *, create: bool, migrate: bool) -> None:
-    try:
-        parsed = make_url(url)
-    except (sa.ArgumentError, ValueError):
-        raise StoreUnusable(f"{url!r} is no store URL; use sqlite:///path/to/runs.db") from None
-    if parsed.drivername not in ("sqlite", "sqlite+pysqlite"):
-        raise StoreUnusable(f"{url!r}: this version keeps runs in SQLite; use sqlite:///path/to/runs.db")
-    if not parsed.database or ":memory:" in url or "mode=memory" in url or parsed.database.startswith("file:"):
-        raise StoreUnusable(f"{url!r}: a run in memory dies with its process; name a file: sqlite:///runs.db")
-    folder = Path(parsed.database).parent
-    if not folder.is_dir():
-        raise StoreUnusable(f"{url!r}: there is no folder {str(folder)!r}; create it first")
-    path = Path(parsed.database)
-    if path.exists() and (path.is_dir() or path.stat().st_size):
-        _check_ours(url, path, create=create, migrate=migrate)
-    elif not create:
-        what = "a database without runs of agent_es" if path.exists() else "no file"
-        raise StoreUnusable(f"{url!r} is {what}: there is nothing to read; start a run there, or name another store")
-
-
-def _check_ours(url: str, path: Path, *, create: bool, migrate: bool) -> None:
-    """Raise ``StoreUnusable`` or ``SchemaMismatch`` where a file is not for us, without changing a byte of it."""
-    try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
-            found = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", (schema.name,)).fetchone()
-            version = found and connection.execute(f"SELECT version FROM {schema.name}").fetchone()  # noqa: S608
-    except sqlite3.Error as error:
-        raise StoreUnusable(f"{url!r} cannot be read: {error}") from None
-    if version:
-        is_present(version[0], migrate=migrate)
-    elif not create:
-        raise StoreUnusable(f"{url!r} is a database without runs of agent_es; name another store")
 
 
 def _record(row: tuple[Any, ...]) -> RunRecord:

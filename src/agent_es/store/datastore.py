@@ -1,71 +1,40 @@
-"""Connections to SQLite: durable, in write mode from the start, and patient without starving anyone.
+"""Connections: patient without end to nobody, found again where a server was restarted, and of one process.
 
-Rule 1: every connection runs at ``synchronous=FULL`` in WAL mode, and it is read back.
-Rule 2: a transaction that will write begins in write mode: one that reads first would fail at once, whatever
-the timeout, when another writer has committed in between.
-Rule 3: waiting for the write lock is a loop of short random sleeps, bounded in time.  SQLite's own busy handler
-starves: of eight writers in tight loops the worst got one append in three seconds.
-Rule 4: no ambient transaction: whoever wants to join one is handed its session.
+Rule 1: what finds the database busy is made again after a short random sleep, within a bound in time.
+Rule 2: no ambient transaction: whoever wants to join one is handed its session.
+Rule 3: a connection that is lost is never kept at hand; a server that was there once is waited for, within a bound.
+Rule 4: a process that was forked uses none of its parent's connections, and closes none of them.
 """
 
+import os
 import random
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, TypeVar, cast
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
 
 import eventsourcing.persistence as es
 import sqlalchemy.exc as sa
 from eventsourcing_sqlalchemy.datastore import SQLAlchemyDatastore
 from sqlalchemy import Connection, Engine, PoolProxiedConnection, event
+from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session, sessionmaker
 
 from agent_es.crashpoints import AFTER_COMMIT, BEFORE_COMMIT, crash_point
 from agent_es.errors import StoreBusy, StoreReentered
+from agent_es.store.dialects import dialect_of
 from agent_es.store.tables import EventRow
 
 T = TypeVar("T")
 
 PATIENCE = 30.0
-"""Seconds that a writer waits for the write lock before it gives up."""
+"""Seconds that a writer waits for a lock before it gives up."""
 
-_TRANSLATED: tuple[tuple[type[Exception], type[es.PersistenceError]], ...] = (
-    (sqlite3.IntegrityError, es.IntegrityError),
-    (sa.IntegrityError, es.IntegrityError),
-    (sqlite3.OperationalError, es.OperationalError),
-    (sa.OperationalError, es.OperationalError),
-    (sa.ProgrammingError, es.ProgrammingError),
-    (sa.InterfaceError, es.InterfaceError),
-    (sa.DataError, es.DataError),
-    (Exception, es.PersistenceError),
-)
-
-
-def is_busy(error: BaseException) -> bool:
-    """Whether an error says that somebody else holds the lock, and nothing was done."""
-    return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF in (
-        sqlite3.SQLITE_BUSY,
-        sqlite3.SQLITE_LOCKED,
-    )
-
-
-def patiently(act: Callable[[], T], patience: float) -> T:
-    """Do what fails at once where the database is busy, again until it does not; raise ``StoreBusy``."""
-    until = time.monotonic() + patience
-    while True:
-        try:
-            return act()
-        except sqlite3.OperationalError as error:
-            if not is_busy(error):
-                raise
-            if time.monotonic() > until:
-                raise StoreBusy(
-                    f"the database was busy for {patience:g} s and nothing was recorded; "
-                    "another process holds a transaction open"
-                ) from error
-        time.sleep(random.uniform(0.0002, 0.003))  # noqa: S311  # spreads writers out, guards nothing
+RECONNECT = 15.0
+"""Seconds that a server is waited for that was there before: long enough for its restart."""
 
 
 class Datastore(SQLAlchemyDatastore):
@@ -76,104 +45,213 @@ class Datastore(SQLAlchemyDatastore):
     session_maker: sessionmaker[Session]
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**{"max_overflow": -1, **kwargs})  # connections at hand count as taken from the pool
+        url = make_url(kwargs["url"])
+        self.dialect = dialect_of(url)
+        # Connections at hand count as taken from the pool.
+        super().__init__(**{"max_overflow": -1, **self.dialect.options(url), **kwargs})
         self._at_hand: list[PoolProxiedConnection] = []
         self.patience = PATIENCE
+        self.reconnect = RECONNECT
+        self._was_reached = False
         self._lent = threading.local()
         self.write_lock = None  # it has no timeout; ours is in `patiently`
         event.listen(self.engine, "connect", self._on_connect)
         event.listen(self.engine, "begin", self._on_begin)
+        _datastores.add(self)
 
-    def _on_connect(self, connection: sqlite3.Connection, _: object) -> None:
-        connection.isolation_level = None  # we say BEGIN ourselves
-        connection.execute("PRAGMA busy_timeout=0")
-        patiently(lambda: connection.execute("PRAGMA journal_mode=WAL").fetchone(), self.patience)
-        connection.execute("PRAGMA synchronous=FULL")
-        if connection.execute("PRAGMA synchronous").fetchone() != (2,):
-            raise es.PersistenceError("SQLite refused synchronous=FULL; a committed event could be lost")
+    def _on_connect(self, connection: Any, _: object) -> None:
+        self.patiently(lambda: self.dialect.configure(connection, self.patience))
 
     def _on_begin(self, connection: Connection) -> None:
-        mode = "BEGIN IMMEDIATE" if connection.get_execution_options().get("agent_es_write") else "BEGIN"
-        driver = cast(sqlite3.Connection, connection.connection.driver_connection)
-        patiently(lambda: driver.execute(mode), self.patience)
+        to_write = bool(connection.get_execution_options().get("agent_es_write"))
+        driver = connection.connection.driver_connection
+        self.patiently(lambda: self.dialect.begin(driver, to_write=to_write))
 
     def init_sqlite_wal_mode(self) -> None:
         """Nothing to do: every connection is in WAL mode from the start."""
         self._tried_init_sqlite_wal_mode = True
 
+    def patiently(self, act: Callable[[], T]) -> T:
+        """Do what fails where the database is busy, again until it does not; raise ``StoreBusy``."""
+        until = time.monotonic() + self.patience
+        while True:
+            try:
+                return act()
+            except self.dialect.errors as error:
+                if not self.dialect.is_busy(error):
+                    raise
+                if time.monotonic() > until:
+                    raise StoreBusy(
+                        f"the database was busy for {self.patience:g} s and nothing was recorded; "
+                        "another process holds a transaction open"
+                    ) from error
+            time.sleep(random.uniform(0.0002, 0.003))  # noqa: S311  # spreads writers out, guards nothing
+
     @contextmanager
     def transaction(self, commit: bool) -> Iterator[Session]:  # type: ignore[override]  # noqa: FBT001  # its call, our object
         """Open a transaction, in write mode where it will commit; raise the event store library's errors."""
-        self._refuse_reentry()
-        with translated(), self.session_maker() as session:
-            session.connection(execution_options={"agent_es_write": commit})
+        self.refuse_reentry()
+        with self.translated(), self.session_maker() as session:
+            self._reach(lambda: session.connection(execution_options={"agent_es_write": commit}))
             yield session
             if commit:
                 session.commit()
 
     @contextmanager
-    def raw(self) -> Iterator[sqlite3.Connection]:
+    def raw(self, lent: PoolProxiedConnection | None = None) -> Iterator[Any]:
         """Lend the driver's own connection, for the hot path: SQLAlchemy's session costs half an append.
 
         One that served well is kept at hand: a round through the pool costs a fifth of an append.
         """
-        lent = self._lend()
+        if lent is None:
+            lent = self._lend()
         try:
-            yield cast(sqlite3.Connection, lent.driver_connection)
+            yield lent.driver_connection
         except BaseException:
-            lent.close()  # the pool rolls back
+            self._take_back(lent)
             raise
         self._at_hand.append(lent)
+
+    def reading(self, act: Callable[[Any], T]) -> T:
+        """Let ``act`` read; where its connection is lost meanwhile, once more on another one, within the bound."""
+        until = time.monotonic() + self.reconnect
+        while True:
+            lent = self._lend()
+            connection = lent.driver_connection
+            try:
+                with self.raw(lent):
+                    return self.patiently(lambda: act(connection))  # noqa: B023  # called before the next round
+            except self.dialect.errors:
+                if not self.dialect.is_lost(connection) or time.monotonic() > until:
+                    raise
 
     def _lend(self) -> PoolProxiedConnection:
         try:
             return self._at_hand.pop()
         except IndexError:
-            return self.engine.raw_connection()
+            return self._reach(self.engine.raw_connection)
+
+    def _reach(self, connect: Callable[[], T]) -> T:
+        """Connect; where a server is away that was there before, again with growing waits, within a bound."""
+        until, wait = time.monotonic() + self.reconnect, 0.02
+        while True:
+            try:
+                reached = connect()
+            except (self.dialect.errors, sa.DBAPIError) as error:
+                is_away = self.dialect.is_away(getattr(error, "orig", None) or error)
+                if not (self._was_reached and is_away) or time.monotonic() + wait > until:
+                    raise
+            else:
+                self._was_reached = True
+                return reached
+            time.sleep(wait)
+            wait = min(2 * wait, 0.5)
+
+    def _begin(self) -> PoolProxiedConnection:
+        """Lend a connection on which a transaction has begun; one that turns out to be lost is replaced."""
+        until = time.monotonic() + self.reconnect
+        while True:
+            lent = self._lend()
+            connection = lent.driver_connection
+            try:
+                self.patiently(lambda: self.dialect.begin(connection, to_write=True))  # noqa: B023
+            except BaseException:
+                self._take_back(lent)
+                if not self.dialect.is_lost(connection) or time.monotonic() > until:
+                    raise
+            else:
+                return lent
+
+    def _take_back(self, lent: PoolProxiedConnection) -> None:
+        """Return to the pool what an error was seen on; where the server is gone, all others are lost too."""
+        if lent.driver_connection is not None and self.dialect.is_lost(lent.driver_connection):
+            lent.invalidate()
+            self._set_aside()
+        else:
+            lent.close()  # the pool rolls back
 
     def close(self) -> None:
         """Close every connection that is not in use; one that is asked for later is a new one."""
-        while self._at_hand:
-            self._lend().close()
+        self._set_aside()
         self.engine.dispose()
 
+    def _set_aside(self) -> None:
+        """Return what is at hand to the pool, which looks at a connection before it gives it away."""
+        with suppress(IndexError):
+            while True:
+                self._at_hand.pop().close()
+
     @contextmanager
-    def lending(self) -> Iterator[tuple[Session, sqlite3.Connection]]:
+    def lending(self) -> Iterator[tuple[Session, Any]]:
         """Lend a session to a user's code, inside a transaction of ours that alone decides what is committed.
 
         Beside it, the driver's connection of the same transaction.  Whatever the session commits or rolls back is a
         savepoint.  A call to the store from this thread meanwhile raises ``StoreReentered``.
         """
-        with translated(), self.engine.connect().execution_options(agent_es_write=True) as connection:
+        with self.translated(), self._reach(self.engine.connect).execution_options(agent_es_write=True) as connection:
             with connection.begin(), Session(bind=connection, join_transaction_mode="create_savepoint") as session:
                 self._lent.to_this_thread = True
                 try:
-                    yield session, cast(sqlite3.Connection, connection.connection.driver_connection)
+                    yield session, connection.connection.driver_connection
                 finally:
                     self._lent.to_this_thread = False
                 crash_point(BEFORE_COMMIT, "commit")
             crash_point(AFTER_COMMIT, "commit")
 
-    def _refuse_reentry(self) -> None:
+    def refuse_reentry(self) -> None:
+        """Raise ``StoreReentered`` in a thread whose transaction is under way."""
         if getattr(self._lent, "to_this_thread", False):
             raise StoreReentered
 
     @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
-        """Lend the driver's connection inside a transaction in write mode; commit, or roll back on an error."""
-        self._refuse_reentry()
-        with self.raw() as connection:
-            patiently(lambda: connection.execute("BEGIN IMMEDIATE"), self.patience)
+    def writing(self, *, alone: bool = False) -> Iterator[Any]:
+        """Lend the driver's connection inside a transaction in write mode; commit, or roll back on an error.
+
+        ``alone`` keeps everybody else from appending until then, on a database where several may.
+        """
+        self.refuse_reentry()
+        with self.raw(self._begin()) as connection:
+            if alone:
+                self.patiently(lambda: self.dialect.lock_out(connection))
             yield connection
             crash_point(BEFORE_COMMIT, "commit")
             connection.execute("COMMIT")
             crash_point(AFTER_COMMIT, "commit")
 
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Turn the errors of SQLAlchemy and of its driver into those of the event store library."""
+        try:
+            yield
+        except (sa.SQLAlchemyError, self.dialect.errors, sqlite3.Error) as error:
+            raise self._translate(error)(error) from error
 
-@contextmanager
-def translated() -> Iterator[None]:
-    """Turn the errors of SQLAlchemy and of its driver into those of the event store library."""
-    try:
-        yield
-    except (sa.SQLAlchemyError, sqlite3.Error) as error:
-        raise next(ours for theirs, ours in _TRANSLATED if isinstance(error, theirs))(error) from error
+    def _translate(self, error: Exception) -> type[es.PersistenceError]:
+        """Return the class of the same name: drivers, SQLAlchemy and the library have them all from PEP 249."""
+        if self.dialect.is_away(getattr(error, "orig", None) or error):
+            return es.OperationalError
+        named = (getattr(es, cls.__name__, None) for cls in type(error).__mro__)
+        return next(
+            (it for it in named if isinstance(it, type) and issubclass(it, es.PersistenceError)), es.PersistenceError
+        )
+
+    def leave_to_parent(self) -> None:
+        """Forget every connection without closing it, in a process that was forked."""
+        _left_to_parents.append((self.engine.pool, self._at_hand))
+        self._at_hand = []
+        self._lent = threading.local()
+        self.engine.dispose(close=False)
+
+
+_datastores: "weakref.WeakSet[Datastore]" = weakref.WeakSet()
+_left_to_parents: list[Any] = []
+"""What a child must neither use nor let go of: collecting it would close it, at the server too."""
+
+
+def _after_fork() -> None:
+    for datastore in list(_datastores):
+        datastore.leave_to_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

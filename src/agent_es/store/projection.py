@@ -1,6 +1,7 @@
 """The run's row and the keys that it holds, as projections of its events.
 
-Rule: these are functions of events alone, so that ``rebuild`` makes the same rows that the appends made.
+Rule 1: these are functions of events alone, so that ``rebuild`` makes the same rows that the appends made.
+Rule 2: a text is one that every database keeps; the events have it to the letter.
 """
 
 from collections.abc import Iterable
@@ -37,7 +38,7 @@ CURSOR: Columns = ALL[7:]
 
 def row_of(state: RunState) -> Change:
     """Return the whole row."""
-    first = (state.agent, state.goal, canonical(dict(state.tags)), _seconds(state.started_at))
+    first = (plain(state.agent), plain(state.goal), canonical(dict(state.tags)), _seconds(state.started_at))
     return ALL, (*first, *_status_of(state), *_cursor_of(state))
 
 
@@ -70,10 +71,19 @@ class Claim:
 def claims_of(run_id: str, events: Iterable[AnyEvent]) -> list[Claim]:
     """Return the keys that the events claim: every decision that carries one."""
     return [
-        Claim(event.keyed_as or event.tool, event.key, run_id, event.idx, digest(event.args))
+        Claim(plain(event.keyed_as or event.tool), plain(event.key), run_id, event.idx, digest(event.args))
         for event in events
         if type(event) is LlmDecided and event.key is not None
     ]
+
+
+def plain(text: str) -> str:
+    r"""Return the text without NUL, which PostgreSQL keeps in no text.
+
+    >>> plain("a\0b") == "a\ufffdb"
+    True
+    """
+    return text.replace("\0", "\ufffd")
 
 
 def _seconds(at: datetime | None) -> float:

@@ -3,9 +3,9 @@
 Rule 1: there is never a moment when the events say one thing and the run's row another.
 Rule 2: the version of a run is the fence: an append whose version is taken is refused as a whole.
 Rule 3: the hot path speaks SQL on the driver's own connection; the event store library's other methods stay.
+Rule 4: the order of locks is the same everywhere: who appends, the row, the keys by name, the events.
 """
 
-import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple
 from typing import Any, TypeVar
@@ -16,19 +16,22 @@ from eventsourcing.persistence import StoredEvent
 from eventsourcing_sqlalchemy.factory import SQLAlchemyFactory
 from eventsourcing_sqlalchemy.recorders import SQLAlchemyApplicationRecorder
 from sqlalchemy import Table
+from sqlalchemy.orm import Session
 from sqlalchemy.schema import CreateIndex, CreateTable, ExecutableDDLElement
 
-from agent_es.errors import SchemaMismatch, StoreUnusable
+from agent_es.errors import StoreUnusable
 from agent_es.events import stream_id
-from agent_es.store.datastore import Datastore, patiently, translated
+from agent_es.store.datastore import Datastore
+from agent_es.store.dialects import shown
 from agent_es.store.mapper import Row
 from agent_es.store.projection import ALL, CURSOR, STATUS, Change, Claim
-from agent_es.store.tables import SCHEMA_VERSION, keys, metadata, runs, schema
+from agent_es.store.tables import SCHEMA_VERSION, is_present, keys, metadata, runs, schema
 
 _ALL = 2**63 - 1
 """A version that no run reaches."""
 
-_INSERT_KEY = f"INSERT INTO {keys.name} VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+Append = tuple[Sequence[StoredEvent], Change, Sequence[Claim]]
+"""Events of one run, the row that they lead to, and what they claim."""
 
 T = TypeVar("T")
 
@@ -49,130 +52,136 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        events = self.events_table_name
-        self._insert_event = (
-            f"INSERT INTO {events} (originator_id, originator_version, topic, state) VALUES (?, ?, ?, ?)"
-        )
-        self._select = (
+        if self.schema_name:
+            raise StoreUnusable("SQLALCHEMY_SCHEMA is not for runs; name it in the URL: ?options=-csearch_path=name")
+        events, sql = self.events_table_name, self.datastore.dialect.sql
+        self._select = sql(
             f"SELECT originator_version, topic, state FROM {events} "
             "WHERE originator_id = ? AND originator_version > ? AND originator_version <= ? "
             "ORDER BY originator_version"
         )
         self._select_streams = f"SELECT DISTINCT originator_id FROM {events}"
-        self._insert_row = f"INSERT INTO {runs.name} ({', '.join(ALL)}) VALUES ({', '.join('?' * len(ALL))})"
+        self._insert_row = sql(f"INSERT INTO {runs.name} ({', '.join(ALL)}) VALUES ({', '.join('?' * len(ALL))})")
         self._upsert_row = f"{self._insert_row} ON CONFLICT (run_id) DO UPDATE SET " + ", ".join(
             f"{name} = excluded.{name}" for name in ALL[:-1]
         )
         self._update_row = {
-            columns: f"UPDATE {runs.name} SET {', '.join(f'{name} = ?' for name in columns[:-1])} "
-            "WHERE run_id = ? AND cursor = ?"
+            columns: sql(
+                f"UPDATE {runs.name} SET {', '.join(f'{name} = ?' for name in columns[:-1])} "
+                "WHERE run_id = ? AND cursor = ?"
+            )
             for columns in (STATUS, CURSOR)
         }
+        self._insert_key = sql(f"INSERT INTO {keys.name} VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING")
+        self._select_key = sql(f"SELECT * FROM {keys.name} WHERE tool = ? AND key = ?")
 
     def create_table(self) -> None:
         """Leave the tables to ``open``, which knows whether they may be made."""
 
-    def open(self, *, migrate: bool) -> None:
+    def open(self, *, create: bool, migrate: bool) -> None:
         """Check the schema, and create what is missing, in one transaction.
 
-        Raises ``SchemaMismatch`` where another version wrote it.
+        Raises ``SchemaMismatch`` where another version wrote it, ``StoreUnusable`` where nothing is to be created.
         """
-        with translated(), self.datastore.raw() as connection:
-            found = patiently(lambda: self._version(connection), self.datastore.patience)
+        with self.datastore.translated():
+            found = self.datastore.reading(self._version)
         if is_present(found, migrate=migrate):
             return
-        with translated(), self.datastore.writing() as connection:
+        if found is None and not create:
+            raise StoreUnusable(f"{self._url} is a database without runs of agent_es; name another store")
+        with self.datastore.translated(), self.datastore.writing(alone=True) as connection:
             found = self._version(connection)  # again: another process may have been here
             if is_present(found, migrate=migrate):
                 return
-            there = self._tables(connection)
+            there = self.datastore.dialect.tables(connection)
             if found is not None and runs.name in there:
                 self._replace_table(connection, runs)
             for table in (*self.tables, *metadata.sorted_tables):
                 if table.name not in there:
                     self._create(connection, table)
             connection.execute(f"DELETE FROM {schema.name}")
-            connection.execute(f"INSERT INTO {schema.name} VALUES (?)", (SCHEMA_VERSION,))
+            connection.execute(f"INSERT INTO {schema.name} VALUES ({SCHEMA_VERSION})")
 
-    @staticmethod
-    def _tables(connection: sqlite3.Connection) -> frozenset[str]:
-        return frozenset(name for (name,) in connection.execute("SELECT name FROM sqlite_schema"))
+    @property
+    def _url(self) -> str:
+        return shown(str(self.datastore.engine.url))
 
-    def _version(self, connection: sqlite3.Connection) -> int | None:
-        if schema.name not in self._tables(connection):
+    def _version(self, connection: Any) -> int | None:
+        if schema.name not in self.datastore.dialect.tables(connection):
             return None
         found = connection.execute(f"SELECT version FROM {schema.name}").fetchone()
         if found is None:
-            raise StoreUnusable(f"{self.datastore.engine.url} has a schema without a version; restore a backup")
+            raise StoreUnusable(f"{self._url} has a schema without a version; restore a backup")
         return int(found[0])
 
-    def _create(self, connection: sqlite3.Connection, table: Table) -> None:
+    def _create(self, connection: Any, table: Table) -> None:
         made: list[ExecutableDDLElement] = [CreateTable(table), *map(CreateIndex, table.indexes)]
         for ddl in made:
             connection.execute(str(ddl.compile(dialect=self.datastore.engine.dialect)))
+        self.datastore.dialect.tune(connection, table.name)
 
-    def _replace_table(self, connection: sqlite3.Connection, table: Table) -> None:
+    def _replace_table(self, connection: Any, table: Table) -> None:
         """Give a table its present shape, keeping what both shapes have: above all the leases."""
         old = f"{table.name}_old"
         connection.execute(f"ALTER TABLE {table.name} RENAME TO {old}")
         for index in table.indexes:
             connection.execute(f"DROP INDEX IF EXISTS {index.name}")
         self._create(connection, table)
-        had = {name for _, name, *_ in connection.execute(f"PRAGMA table_info({old})")}
+        had = self.datastore.dialect.columns(connection, old)
         common = ", ".join(column.name for column in table.columns if column.name in had)
         connection.execute(f"INSERT INTO {table.name} ({common}) SELECT {common} FROM {old}")
         connection.execute(f"DROP TABLE {old}")
 
-    def append(
-        self,
-        stored: Sequence[StoredEvent],
-        row: Change,
-        claims: Sequence[Claim] = (),
-    ) -> None:
+    def append(self, stored: Sequence[StoredEvent], row: Change, claims: Sequence[Claim] = ()) -> None:
         """Insert the events, what they claim, and the row they lead to, in one transaction.
 
         Raises ``IntegrityError`` where the version is taken, ``KeyHeld`` where another step holds a key,
         ``StoreBusy`` where nothing was done, and ``OperationalError`` where nobody knows.
         """
-        self.append_all([(stored, row, claims)])
+        claims = in_order(claims)
+        with self.datastore.translated():
+            if not self._append_at_once(stored, row, claims):
+                self._append_all([(stored, row, claims)])
 
-    def append_all(self, batch: Sequence[tuple[Sequence[StoredEvent], Change, Sequence[Claim]]]) -> None:
+    def append_all(self, batch: Sequence[Append]) -> None:
         """Append to several runs, in one transaction."""
-        with translated(), self.datastore.writing() as connection:
+        with self.datastore.translated():
+            self._append_all([(stored, row, in_order(claims)) for stored, row, claims in batch])
+
+    def append_in(self, connection: Any, stored: Sequence[StoredEvent], row: Change, claims: Sequence[Claim]) -> None:
+        """Append inside a transaction that somebody else commits."""
+        with self.datastore.translated():
+            self._append(connection, stored, row, in_order(claims))
+
+    def _append_at_once(self, stored: Sequence[StoredEvent], row: Change, claims: Sequence[Claim]) -> bool:
+        """Append in one statement, where the database gains by it; say whether that was done.
+
+        A refusal is told by the transaction that is tried next, step by step.
+        """
+        at_once = self.datastore.dialect.append
+        if at_once is None:
+            return False
+        self.datastore.refuse_reentry()
+        with self.datastore.raw() as connection:
+            return self.datastore.patiently(lambda: at_once(connection, self.events_table_name, stored, row, claims))
+
+    def _append_all(self, batch: Sequence[Append]) -> None:
+        with self.datastore.writing() as connection:
             for stored, row, claims in batch:
                 self._append(connection, stored, row, claims)
 
-    def append_in(
-        self,
-        connection: sqlite3.Connection,
-        stored: Sequence[StoredEvent],
-        row: Change,
-        claims: Sequence[Claim],
-    ) -> None:
-        """Append inside a transaction that somebody else commits."""
-        with translated():
-            self._append(connection, stored, row, claims)
-
-    def _append(
-        self,
-        connection: sqlite3.Connection,
-        stored: Sequence[StoredEvent],
-        row: Change,
-        claims: Sequence[Claim],
-    ) -> None:
+    def _append(self, connection: Any, stored: Sequence[StoredEvent], row: Change, claims: Sequence[Claim]) -> None:
         before = stored[0].originator_version - 1
-        for event in stored:
-            connection.execute(
-                self._insert_event,
-                (event.originator_id.bytes, event.originator_version, event.topic, event.state),  # type: ignore[union-attr]
-            )
-        for claim in claims:
-            self._claim(connection, claim)
+        dialect = self.datastore.dialect
+        dialect.lock_feed(connection)
         columns, values = row
         if columns is ALL:
             connection.execute(self._insert_row, values)
         elif connection.execute(self._update_row[columns], (*values, before)).rowcount != 1:
             raise es.IntegrityError(f"the row of run {values[-1]} is not at version {before}")
+        for claim in claims:
+            self._claim(connection, claim)
+        dialect.insert(connection, self.events_table_name, stored)
 
     def rows(self, stream: UUID, *, after: int = 0, upto: int | None = None) -> list[Row]:
         """Return version, topic and state of a stream's events with ``after < version <= upto``."""
@@ -180,25 +189,32 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
 
     def read(self, stream: UUID, take: Callable[[Iterable[Row]], T], *, after: int = 0, upto: int | None = None) -> T:
         """Hand what ``rows`` returns to ``take`` while it is read: a long stream is never held as a whole."""
-        return self._read(self._select, (stream.bytes, after, _ALL if upto is None else upto), take)
+        last = _ALL if upto is None else upto
+        return self._reading(
+            lambda connection: take(self.datastore.dialect.rows(connection, self._select, stream, after, last))
+        )
 
     def select_runs(self, where: str, values: Sequence[Any], limit: int | None) -> list[tuple[Any, ...]]:
         """Return rows of the runs table, the run that changed last first."""
         names = ", ".join(column.name for column in runs.columns)
         sql = f"SELECT {names} FROM {runs.name} {where} ORDER BY updated_at DESC, run_id LIMIT ?"
-        return self._read(sql, (*values, -1 if limit is None else limit), list)
+        return self._rows_of(sql, (*values, _ALL if limit is None else limit))
 
     def count_runs(self) -> int:
         """Return how many rows the runs table has."""
-        ((count,),) = self._read(f"SELECT count(*) FROM {runs.name}", (), list)
+        ((count,),) = self._rows_of(f"SELECT count(*) FROM {runs.name}", ())
         return int(count)
 
-    def _read(self, sql: str, values: Sequence[Any], take: Callable[[Iterable[Any]], T]) -> T:
+    def _rows_of(self, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        dialect = self.datastore.dialect
+        return self._reading(lambda connection: list(dialect.select(connection, dialect.sql(sql), values)))
+
+    def _reading(self, act: Callable[[Any], T]) -> T:
         try:
-            with self.datastore.raw() as connection:
-                return patiently(lambda: take(connection.execute(sql, values)), self.datastore.patience)
-        except sqlite3.Error as error:
-            raise StoreUnusable(f"{self.datastore.engine.url} cannot be read: {error}; restore a backup") from error
+            return self.datastore.reading(act)
+        except self.datastore.dialect.errors as error:
+            advice = "is the server up?" if self.datastore.dialect.is_away(error) else "restore a backup"
+            raise StoreUnusable(f"{self._url} cannot be read: {error}; {advice}") from error
 
     def rebuild(self, project: Callable[[list[Row]], tuple[Change, Sequence[Claim]] | None]) -> int:
         """Make rows and keys again from the events, in one transaction; return how many runs there are.
@@ -206,7 +222,8 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
         ``project`` gives a stream's row and claims, or None where it cannot be read: then its row stays as it is.
         The lease columns are never touched; a row without events goes.
         """
-        with translated(), self.datastore.writing() as connection:
+        dialect = self.datastore.dialect
+        with self.datastore.translated(), self.datastore.writing(alone=True) as connection:
             streams = {stream for (stream,) in connection.execute(self._select_streams)}
             claims: list[Claim] = []
             readable = set()
@@ -218,40 +235,37 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
                     readable.add(stream)
             kept = set()
             for (run_id,) in connection.execute(f"SELECT run_id FROM {runs.name}").fetchall():
-                if stream_id(run_id).bytes not in streams:
-                    connection.execute(f"DELETE FROM {runs.name} WHERE run_id = ?", (run_id,))
-                elif stream_id(run_id).bytes not in readable:
+                stream = dialect.stream(stream_id(run_id))
+                if stream not in streams:
+                    connection.execute(dialect.sql(f"DELETE FROM {runs.name} WHERE run_id = ?"), (run_id,))
+                elif stream not in readable:
                     kept.add(run_id)
             for (run_id,) in connection.execute(f"SELECT DISTINCT run_id FROM {keys.name}").fetchall():
                 if run_id not in kept:
-                    connection.execute(f"DELETE FROM {keys.name} WHERE run_id = ?", (run_id,))
-            connection.executemany(_INSERT_KEY, [astuple(claim) for claim in claims])
+                    connection.execute(dialect.sql(f"DELETE FROM {keys.name} WHERE run_id = ?"), (run_id,))
+            connection.cursor().executemany(self._insert_key, [astuple(claim) for claim in claims])
         return len(streams)
 
-    @staticmethod
-    def _claim(connection: sqlite3.Connection, claim: Claim) -> None:
-        if connection.execute(_INSERT_KEY, astuple(claim)).rowcount == 1:
+    def _claim(self, connection: Any, claim: Claim) -> None:
+        if connection.execute(self._insert_key, astuple(claim)).rowcount == 1:
             return
-        held = connection.execute(
-            f"SELECT * FROM {keys.name} WHERE tool = ? AND key = ?",
-            (claim.tool, claim.key),
-        )
-        holder = Claim(*held.fetchone())
+        holder = Claim(*connection.execute(self._select_key, (claim.tool, claim.key)).fetchone())
         if (holder.run_id, holder.idx) != (claim.run_id, claim.idx):
             raise KeyHeld(claim, holder)
 
+    # What the event store library's own inserts do on PostgreSQL.
 
-def is_present(found: int | None, *, migrate: bool) -> bool:
-    """Say whether the schema that was found is this code's; raise ``SchemaMismatch`` where it cannot be."""
-    if found is not None and found > SCHEMA_VERSION:
-        raise SchemaMismatch(
-            f"the store has schema {found} and this code knows {SCHEMA_VERSION}; upgrade agent-es to open it"
-        )
-    if found is not None and found < SCHEMA_VERSION and not migrate:
-        raise SchemaMismatch(
-            f"the store has schema {found} and this code needs {SCHEMA_VERSION}; bring it up: agent-es migrate"
-        )
-    return found == SCHEMA_VERSION
+    def _lock_table(self, session: Session) -> None:
+        """Let nobody append meanwhile; the table itself stays free for all."""
+        self.datastore.dialect.lock_out(session.connection().connection.driver_connection)
+
+    def _notify_channel(self, _: Session) -> None:
+        """Notify nobody: one notification per event halves what the database can do."""
+
+
+def in_order(claims: Sequence[Claim]) -> Sequence[Claim]:
+    """Return claims in the order in which everybody takes them: so no two writers wait for each other."""
+    return claims if len(claims) < 2 else sorted(claims, key=lambda claim: (claim.tool, claim.key))  # noqa: PLR2004
 
 
 class Factory(SQLAlchemyFactory):

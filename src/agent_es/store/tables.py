@@ -6,6 +6,7 @@ Rule 2: a change of these tables raises ``SCHEMA_VERSION``; stored events are ne
 
 from eventsourcing_sqlalchemy.models import StoredEventRecord  # type: ignore[attr-defined]
 from sqlalchemy import (
+    BigInteger,
     Column,
     Float,
     Index,
@@ -15,6 +16,8 @@ from sqlalchemy import (
     Table,
     Text,
 )
+
+from agent_es.errors import SchemaMismatch
 
 SCHEMA_VERSION = 1
 
@@ -35,7 +38,13 @@ runs = Table(
     Column("started_at", Float, nullable=False, comment="seconds since 1970, UTC"),
     Column("updated_at", Float, nullable=False, comment="the time of the last event"),
     Column("lease_owner", Text),
-    Column("lease_token", Integer, nullable=False, server_default="0", comment="it only ever grows"),
+    Column(
+        "lease_token",
+        Integer().with_variant(BigInteger(), "postgresql"),
+        nullable=False,
+        server_default="0",
+        comment="it only ever grows",
+    ),
     Column("lease_until", Float),
     Index("agent_es_runs_by_status", "status", "waiting_for"),
 )
@@ -59,3 +68,16 @@ class EventRow(StoredEventRecord):  # type: ignore[misc]  # the library ships it
 
     __abstract__ = True
     __table_args__ = (*StoredEventRecord.__table_args__, {"sqlite_autoincrement": True})
+
+
+def is_present(found: int | None, *, migrate: bool) -> bool:
+    """Say whether the schema that was found is this code's; raise ``SchemaMismatch`` where it cannot be."""
+    if found is not None and found > SCHEMA_VERSION:
+        raise SchemaMismatch(
+            f"the store has schema {found} and this code knows {SCHEMA_VERSION}; upgrade agent-es to open it"
+        )
+    if found is not None and found < SCHEMA_VERSION and not migrate:
+        raise SchemaMismatch(
+            f"the store has schema {found} and this code needs {SCHEMA_VERSION}; bring it up: agent-es migrate"
+        )
+    return found == SCHEMA_VERSION
