@@ -38,6 +38,10 @@ class Acts(Protocol):
         """Return the tools of an agent, by name."""
         ...
 
+    def check_held(self, run: AgentRun, /) -> None:
+        """Raise ``LeaseLost`` where another worker has the run."""
+        ...
+
     def ask(self, run: AgentRun, /) -> Decision | Awaitable[Decision]:
         """Ask the run's decider."""
         ...
@@ -197,6 +201,8 @@ class Threads:
 
     def perform(self, request: Request, /) -> Any:
         """Do what is asked and return the answer."""
+        if isinstance(request, Decide | Start | Transact | Probe):
+            self._runner.check_held(request.run)
         match request:
             case Decide(run):
                 return finish(self._runner.ask(run))
@@ -267,18 +273,18 @@ class Tasks:
         """Do what is asked and return the answer."""
         match request:
             case Append(run):
-                if self.cancelled is not None and any(isinstance(e, LlmDecided) for e in run.pending_events):
-                    raise self.cancelled
-                return await self._to_the_end(self._runner.save, run)
+                return await self._save(run)
             case NextDone():
                 return await self._next_done()
             case Start():
                 if self.cancelled is None:
+                    await self._to_the_end(self._runner.check_held, request.run)
                     self._start(Body(self._runner, request))
                 return None
             case _ if self.cancelled is not None:
                 raise self.cancelled
             case Decide(run):
+                await self._to_the_end(self._runner.check_held, run)
                 decision = self._runner.ask(run)
                 return await decision if inspect.isawaitable(decision) else decision
             case Transact(run):
@@ -287,6 +293,11 @@ class Tasks:
                 return await asyncio.to_thread(Body(self._runner, request).probe)
             case _:
                 assert_never(request)
+
+    async def _save(self, run: AgentRun) -> None:
+        if self.cancelled is not None and any(isinstance(event, LlmDecided) for event in run.pending_events):
+            raise self.cancelled
+        await self._to_the_end(self._runner.save, run)
 
     async def _to_the_end(self, work: Callable[..., T], *args: Any) -> T:
         """Do the work in a thread; a cancelled caller must not tear it from its answer."""

@@ -19,7 +19,9 @@ Rule 2: errors are raised where something is refused, before anything is lost.
     ├── RunError              this run cannot do that now
     │   ├── RunNotFound
     │   ├── RunConflict
+    │   ├── RunHeld
     │   ├── RunMoved
+    │   │   └── LeaseLost
     │   ├── RunUnreadable
     │   ├── RunUnfinished
     │   ├── RunHasFailed
@@ -104,6 +106,14 @@ class RunConflict(RunError):
 
 class RunMoved(RunError):
     """Another worker appended to this run first; this execution stopped and recorded nothing more."""
+
+
+class LeaseLost(RunMoved):
+    """The lease on this run was lost: another worker may move it now, and this execution stopped."""
+
+
+class RunHeld(RunError):
+    """Another worker holds this run."""
 
 
 class RunUnreadable(RunError):

@@ -39,6 +39,7 @@ from agent_es.events import (
     stream_id,
 )
 from agent_es.keys import renewed
+from agent_es.owners import Lease
 from agent_es.state import RunState, Status, Step, evolve, fold
 from agent_es.tools import CallTool, Failed, Retry, Tool, Unknown
 from agent_es.values import bounded, canonical, decode, valid_unicode
@@ -114,6 +115,8 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
         _state: RunState
         _recorded: RunState
         _clock: Clock | None
+        lease: Lease | None
+        """What its appends are made under, while a worker moves it."""
 
     agent_name = "AgentRun"
     agent_version = "1"
@@ -121,6 +124,7 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
     retry = None
     at_once = 8
     agent_tools = MappingProxyType({})
+    lease = None
 
     def __init_subclass__(cls) -> None:
         """Collect the tools; raise ``BadAgent`` for what would turn into arguments of an event."""

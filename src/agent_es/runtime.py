@@ -9,15 +9,27 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
 from agent_es.decider import Decider, Decision
 from agent_es.drivers import Body, Performer, Tasks, Threads, adrive, drive
-from agent_es.errors import AgentUnknown, BadAgent, BadDecision, BadTool, NotApplied, RunMoved
+from agent_es.errors import (
+    AgentError,
+    AgentUnknown,
+    BadAgent,
+    BadDecision,
+    BadTool,
+    LeaseLost,
+    NotApplied,
+    RunMoved,
+)
 from agent_es.events import AnyEvent, ToolResult
+from agent_es.heart import Heart
 from agent_es.notices import notice_of
+from agent_es.owners import Lease, Owner
 from agent_es.run import AgentRun
 from agent_es.state import RunState, Status
 from agent_es.step import Requests, advance
@@ -39,6 +51,10 @@ class Runner:
     ``at_once`` bounds the bodies that run beside each other, for every agent; ``on_event`` is told each notice.
     A run that waits for a retry is waited for up to ``max_wait`` seconds, by ``sleep``; ``draw`` gives numbers
     between 0 and 1 for the jitter of such waits.
+
+    While it is moved, a run is held by a lease of so many seconds, which is renewed beside the tools.  One that
+    another worker holds is taken over where that worker is surely dead, or has let its lease lapse, or with
+    ``force_takeover``; else ``RunHeld`` is raised.
     """
 
     def __init__(
@@ -54,7 +70,13 @@ class Runner:
         sleep: Callable[[float], object] = time.sleep,
         draw: Callable[[], float] = random.random,
         on_event: OnEvent = ignore,
+        lease: float = 30.0,
+        owner: Owner | None = None,
+        force_takeover: bool = False,
+        heart: Heart | None = None,
     ) -> None:
+        if lease <= 0:
+            raise BadAgent(f"lease={lease}: a run must be held for some seconds")
         if at_once is not None and at_once < 1:
             raise BadAgent(f"at_once={at_once}: at least one body must be allowed to run")
         self.store = store
@@ -65,6 +87,10 @@ class Runner:
         self.sleep = sleep
         self.draw = draw
         self.on_event = on_event
+        self.lease = lease
+        self.owner = owner or Owner.here()
+        self.force_takeover = force_takeover
+        self.heart = heart or Heart(store.leases)
         self._agents = None if agents is None else tuple(agents)
         self._ran: dict[str, type[AgentRun]] = {}
         self._tools = tuple(tools)
@@ -103,10 +129,16 @@ class Runner:
         """Do what ``run`` does, awaiting deciders and tools that can be awaited."""
         run, found = await asyncio.to_thread(self._start, agent, run_id, goal, input, tags)
         may_probe = found
-        while (wait := self._wait_before_next(run, may_probe=may_probe)) is not None:
-            await asyncio.sleep(wait)
-            await adrive(self._advance(run), Tasks(self))
-            may_probe = False
+        try:
+            while (wait := self._wait_before_next(run, may_probe=may_probe)) is not None:
+                await asyncio.sleep(wait)
+                if run.lease is None:
+                    run = await asyncio.to_thread(self.hold, run)
+                    continue
+                await adrive(self._advance(run), Tasks(self))
+                may_probe = False
+        finally:
+            await asyncio.to_thread(self.let_go, run)
         return replace(run.state, resumed=found)
 
     def resume(self, run_id: str) -> RunState:
@@ -117,7 +149,12 @@ class Runner:
         """Move a run exactly one step: one decision and the calls that it made.  It never waits for the clock."""
         run = self._open(run_id)
         if self._wait_before_next(run, may_probe=True) == 0:
-            drive(self._advance(run), self.performer())
+            run = self.hold(run)
+            try:
+                if self._wait_before_next(run, may_probe=True) == 0:
+                    drive(self._advance(run), self.performer())
+            finally:
+                self.let_go(run)
         return replace(run.state, resumed=True)
 
     def compensate(self, run_id: str, *, by: str = "runner") -> RunState:
@@ -152,6 +189,7 @@ class Runner:
     def save(self, run: AgentRun) -> None:
         """Append what is pending, then tell it; a result that lost its place may still settle its own doubt."""
         events: list[AnyEvent] = list(run.pending_events)  # type: ignore[arg-type]  # triggered by AgentRun
+        lease = run.lease
         try:
             self.store.save(run)
         except RunMoved:
@@ -159,6 +197,8 @@ class Runner:
                 if isinstance(event, ToolResult):
                     self.store.record_late(run.state.run_id, event.idx, event.attempt, event.result)
             raise
+        if lease is not None and run.lease is None:
+            self.heart.leave(lease)  # the append let it go
         self._tell(run, events)
 
     def transact(self, run: AgentRun, body: Body) -> Outcome:
@@ -256,12 +296,57 @@ class Runner:
 
     def _drive(self, run: AgentRun, *, found: bool) -> RunState:
         may_probe = found
-        while (wait := self._wait_before_next(run, may_probe=may_probe)) is not None:
-            if wait:
-                self.sleep(wait)
-            drive(self._advance(run), self.performer())
-            may_probe = False
+        try:
+            while (wait := self._wait_before_next(run, may_probe=may_probe)) is not None:
+                if wait:
+                    self.sleep(wait)
+                if run.lease is None:
+                    run = self.hold(run)
+                    continue  # it may have moved meanwhile
+                drive(self._advance(run), self.performer())
+                may_probe = False
+        finally:
+            self.let_go(run)
         return replace(run.state, resumed=found)
+
+    # Holding.
+
+    def hold(self, run: AgentRun) -> AgentRun:
+        """Take the lease of a run, and return the run as it is then; raise ``RunHeld``."""
+        lease = self.store.leases.take(run.state.run_id, self.owner, self.lease, force=self.force_takeover)
+        held = type(run).of(self.store.load(run.state.run_id), self.store.clock)
+        held.lease = lease
+        self.heart.keep(lease)
+        return held
+
+    def claimed(self, state: RunState, lease: Lease) -> AgentRun:
+        """Return a run that a worker has claimed, ready to move; raise ``AgentUnknown``."""
+        run = self.agent_of(state).of(state, self.store.clock)
+        run.lease = lease
+        return run
+
+    def move(self, run: AgentRun) -> None:
+        """Take one step of a run that is held, if it can move now."""
+        if self._wait_before_next(run, may_probe=False) is not None:
+            drive(self._advance(run), self.performer())
+
+    def let_go(self, run: AgentRun) -> None:
+        """Give back the lease of a run, where it still has one."""
+        if run.lease is None:
+            return
+        self.heart.leave(run.lease)
+        with suppress(AgentError):  # it lapses by itself
+            self.store.leases.release(run.lease)
+        run.lease = None
+
+    def check_held(self, run: AgentRun) -> None:
+        """Raise ``LeaseLost`` where another worker has the run: nothing new may start."""
+        lease = run.lease
+        if lease is None or lease.is_fresh:
+            return
+        if lease.is_lost:
+            raise LeaseLost(f"run {lease.run_id}: the lease {lease.token} was taken over; this execution stopped")
+        self.store.leases.renew(lease)
 
     def _wait_before_next(self, run: AgentRun, *, may_probe: bool) -> float | None:
         """Return the seconds until the run can go on in this process; None where it cannot."""

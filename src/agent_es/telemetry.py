@@ -26,12 +26,17 @@ Kind = Literal[
     "compensated",
     "finished",
     "run_failed",
+    "lease_lost",
+    "handed_back",
+    "skipped",
+    "step_failed",
+    "store_failed",
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One thing that happened to one run."""
+    """One thing that happened to one run; ``seq`` is -1 where it is not in the journal."""
 
     kind: Kind
     run_id: str
@@ -47,7 +52,8 @@ class Notice:
         attempt = "" if not self.attempt else f" attempt {self.attempt}"
         key = "" if self.key is None else f" key {self.key}"
         text = f": {self.text}" if self.text else ""
-        return f"{self.run_id} seq {self.seq} {self.kind.replace('_', ' ')}{step}{attempt}{key}{text}"
+        where = f"{self.run_id} seq {self.seq} " if self.seq >= 0 else f"{self.run_id} ".lstrip()
+        return f"{where}{self.kind.replace('_', ' ')}{step}{attempt}{key}{text}"
 
 
 class OnEvent(Protocol):

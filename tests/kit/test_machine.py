@@ -100,7 +100,7 @@ def test_a_worker_that_was_overtaken_while_it_stood_still_thaws_and_is_refused(m
 
     machine.finish(frozen)
 
-    assert "RunMoved" in repr(frozen.error)
+    assert "LeaseLost" in repr(frozen.error)
     assert machine.world.refunds == 1
     machine.teardown()
 

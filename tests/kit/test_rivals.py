@@ -47,7 +47,7 @@ def paying(tool_name: str) -> Scenario:
 def test_the_story_survives_every_failure_of_its_store() -> None:
     report = survives_every_fault(story)
 
-    assert report.runs == 1 + 2 * 6  # each of its events, and the commit fails or its answer is lost
+    assert report.runs == 1 + 2 * 7  # its lease and each of its events; the commit fails, or its answer is lost
     assert (report.double, report.lost, report.in_doubt) == (0, 0, 0)
 
 
@@ -64,10 +64,13 @@ def test_the_story_survives_being_overtaken() -> None:
     assert (report.double, report.lost, report.in_doubt) == (0, 0, 0)
 
 
-def test_an_effect_that_nothing_protects_happens_once_and_the_late_result_settles_the_doubt() -> None:
-    report = survives_overtaking(paying("pay"), pairs=200)
+def test_an_effect_that_nothing_protects_happens_at_most_once_and_is_in_doubt_only_where_its_body_never_ran() -> None:
+    def knows(ending: Ending) -> bool:
+        return bool(ending.state.doubts) != bool(ending.world.effects())
 
-    assert (report.double, report.lost, report.in_doubt) == (0, 0, 0)
+    report = survives_overtaking(paying("pay"), knows, pairs=200)
+
+    assert (report.double, report.lost) == (0, 0)
 
 
 def test_an_agent_that_says_too_much_is_found_out_and_the_failure_says_who_stood_where() -> None:

@@ -216,7 +216,7 @@ def test_a_store_of_newer_code_is_not_opened(open_store: Callable[..., RunStore]
     start(open_store())
     sql("UPDATE agent_es_schema SET version = 99")
 
-    with pytest.raises(SchemaMismatch, match="the store has schema 99 and this code knows 1; upgrade agent-es"):
+    with pytest.raises(SchemaMismatch, match="the store has schema 99 and this code knows 2; upgrade agent-es"):
         open_store()
     with pytest.raises(SchemaMismatch):
         open_store(migrate=True)
@@ -226,7 +226,7 @@ def test_a_store_of_older_code_waits_for_its_migration(open_store: Callable[...,
     start(open_store())
     sql("UPDATE agent_es_schema SET version = 0")
 
-    with pytest.raises(SchemaMismatch, match=r"the store has schema 0 and this code needs 1; .*agent-es migrate"):
+    with pytest.raises(SchemaMismatch, match=r"the store has schema 0 and this code needs 2; .*agent-es migrate"):
         open_store()
 
 
@@ -246,7 +246,7 @@ def test_a_migration_brings_the_tables_up_and_keeps_rows_and_leases(
     assert (record.run_id, record.goal, record.envelope_id) == ("run-7f3a", "Refund ORD-3300", None)
     assert (record.lease_owner, record.lease_token) == ("worker-1", 7)
     assert (shape(), sql("SELECT * FROM agent_es_events")) == before
-    assert sql("SELECT version FROM agent_es_schema") == [(1,)]
+    assert sql("SELECT version FROM agent_es_schema") == [(2,)]
 
 
 def test_a_store_that_lost_its_schema_row_says_so(open_store: Callable[..., RunStore], sql: Sql) -> None:

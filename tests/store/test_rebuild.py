@@ -23,7 +23,10 @@ from agent_es.events import stream_id
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 
-RUNS = "SELECT * FROM agent_es_runs ORDER BY run_id"
+RUNS = (
+    "SELECT run_id, agent, goal, status, waiting_for, cursor, wake_at, tags, envelope_id, started_at, updated_at "
+    "FROM agent_es_runs ORDER BY run_id"
+)
 KEYS = "SELECT * FROM agent_es_keys ORDER BY tool, key"
 
 

@@ -1,6 +1,7 @@
 """Journals out of one store and into another: the same lines, the same runs; what cannot have happened is refused."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,8 @@ def test_a_run_that_this_code_recorded_goes_over_as_it_is(full: RunStore, other:
     assert [*export_lines(other, [run_id], again)] == lines
     assert out.result == back.result == again.result
     assert other.load(run_id) == full.load(run_id)
-    assert other.record(run_id) == full.record(run_id)
+    held = {"lease_owner": None, "lease_token": 0, "lease_until": None, "claims": 0}  # no event knows of leases
+    assert replace(other.record(run_id), **held) == replace(full.record(run_id), **held)
 
 
 def test_a_store_that_went_over_holds_the_same_keys_and_goes_on(

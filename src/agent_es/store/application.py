@@ -33,10 +33,12 @@ from agent_es.errors import (
 )
 from agent_es.events import AnyEvent, stream_id
 from agent_es.journal import JournalEntry, timestamp
+from agent_es.owners import Owner
 from agent_es.run import AgentRun, Clock
 from agent_es.state import RunState, Status, evolve, fold
 from agent_es.store.datastore import PATIENCE
 from agent_es.store.dialects import dialect_of, parsed, shown
+from agent_es.store.leases import Leases
 from agent_es.store.mapper import EventMapper, Row
 from agent_es.store.projection import Change, Claim, change_of, claims_of, row_of
 from agent_es.store.recorder import Factory, KeyHeld, RunRecorder
@@ -73,6 +75,8 @@ class RunRecord:
     lease_owner: str | None
     lease_token: int
     lease_until: datetime | None
+    claims: int
+    """How many workers had the run since it last got anywhere."""
 
 
 class RunStore(Application[UUID]):
@@ -114,6 +118,7 @@ class RunStore(Application[UUID]):
         try:
             super().__init__(env={**(env or {}), **settings})
             self.recorder.datastore.patience = patience
+            self.leases = Leases(self.recorder.datastore)
             self.recorder.open(create=create, migrate=migrate)
         except AgentError:
             raise
@@ -212,13 +217,14 @@ class RunStore(Application[UUID]):
         Raises ``NotApplied`` where the database did not commit what was written.
         """
         stored: list[StoredEvent] = []
+        change = None
         try:
             with self.recorder.datastore.lending() as (session, connection):
                 act(session)
                 session.commit()
                 events: list[AnyEvent] = list(run.pending_events)  # type: ignore[arg-type]
                 stored = [self.mapper.to_stored_event(event) for event in events]
-                change = change_of(run.state, run.recorded)
+                change = change_of(run.state, run.recorded, events, token_of(run))
                 self.recorder.append_in(connection, stored, change, claims_of(run.state.run_id, events))
         except (es.IntegrityError, es.InternalError) as error:
             run.discard()
@@ -232,7 +238,8 @@ class RunStore(Application[UUID]):
         except BaseException:
             run.discard()
             raise
-        run.mark_recorded()
+        if change is not None:
+            self._recorded(run, change)
 
     def _was_committed(self, run: AgentRun, stored: Sequence[StoredEvent]) -> bool:
         """Read back what a commit came to whose answer was lost; raise ``RunMoved``, or ``AppendUnknown``."""
@@ -300,8 +307,10 @@ class RunStore(Application[UUID]):
         return True
 
     def _refuse_while_held(self, run_id: str) -> None:
-        until = self.record(run_id).lease_until
-        if until is not None and until > datetime.now(UTC):
+        record = self.record(run_id)
+        until = record.lease_until
+        holder = Owner.parse(record.lease_owner or "")
+        if until is not None and until > datetime.now(UTC) and not (holder and holder.is_surely_dead):
             raise StillHeld(
                 f"run {run_id} is held until {timestamp(until)}: a call under way could still happen; "
                 "wait until then, or settle with force"
@@ -332,13 +341,21 @@ class RunStore(Application[UUID]):
         events: list[AnyEvent] = list(run.pending_events)  # type: ignore[arg-type]  # triggered by AgentRun
         stored = [self.mapper.to_stored_event(event) for event in events]
         claims = claims_of(run.state.run_id, events)
+        is_new = stored[0].originator_version == 1
+        row = row_of(run.state) if is_new else change_of(run.state, run.recorded, events, token_of(run))
         try:
-            self._append_once(run, stored, claims)
+            self._append_once(run, stored, row, claims)
         except KeyHeld as held:
             raise self._key_reused(held) from None
         except es.IntegrityError:
             raise self._moved(run.state.run_id, stored) from None
+        self._recorded(run, row)
+
+    @staticmethod
+    def _recorded(run: AgentRun, row: Change) -> None:
         run.mark_recorded()
+        if row.lets_go:
+            run.lease = None
 
     @staticmethod
     def _moved(run_id: str, stored: Sequence[StoredEvent]) -> RunMoved:
@@ -347,9 +364,10 @@ class RunStore(Application[UUID]):
             "this execution stopped and recorded nothing more"
         )
 
-    def _append_once(self, run: AgentRun, stored: Sequence[StoredEvent], claims: Sequence[Claim]) -> None:
+    def _append_once(
+        self, run: AgentRun, stored: Sequence[StoredEvent], row: Change, claims: Sequence[Claim]
+    ) -> None:
         """Append, where an error may have hidden a success: read back, and append only what is not there."""
-        row = change_of(run.state, run.recorded) if stored[0].originator_version > 1 else row_of(run.state)
         unknown: Exception | None = None
         until = 0.0
         for tries in range(APPEND_TRIES + 1):
@@ -487,6 +505,11 @@ class RunRepository(Repository[UUID]):
         return run
 
 
+def token_of(run: AgentRun) -> int | None:
+    """Return what a run's appends are fenced with."""
+    return None if run.lease is None else run.lease.token
+
+
 def check_same(there: RunState, agent: str, goal: str | None, input_json: str | None) -> None:
     """Raise ``RunConflict`` where a run was started with something else; None asks for nothing."""
     wanted = {"agent": (there.agent, agent), "goal": (there.goal, goal), "input": (there.input_json, input_json)}
@@ -501,5 +524,5 @@ def check_same(there: RunState, agent: str, goal: str | None, input_json: str | 
 def _record(row: tuple[Any, ...]) -> RunRecord:
     values = dict(zip(runs.columns.keys(), row, strict=True))
     for name in ("wake_at", "started_at", "updated_at", "lease_until"):
-        values[name] = None if values[name] is None else datetime.fromtimestamp(values[name], UTC)
+        values[name] = datetime.fromtimestamp(values[name], UTC) if values[name] else None
     return RunRecord(**{**values, "status": Status(values["status"]), "tags": decode(values["tags"])})

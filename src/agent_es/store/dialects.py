@@ -34,6 +34,12 @@ class Dialect(Protocol):
 
     errors: type[Exception]
     """What every error of the driver is."""
+    now: str
+    """The database's clock: seconds since 1970, UTC, with fractions."""
+    for_update: str
+    """What a SELECT ends with that holds what it finds until the commit."""
+    skip_locked: str
+    """The same, passing over what others hold."""
 
     @property
     def append(self) -> Append | None:

@@ -56,6 +56,9 @@ class Postgres:
     """Speaks to PostgreSQL through psycopg."""
 
     errors: type[Exception] = psycopg.Error
+    now = "extract(epoch FROM clock_timestamp())::double precision"
+    for_update = " FOR UPDATE"
+    skip_locked = " FOR UPDATE SKIP LOCKED"
 
     def check(self, url: URL, *, create: bool, migrate: bool) -> None:
         """Leave it to the server."""
@@ -177,10 +180,12 @@ class Postgres:
         """Append in one statement; return False, with nothing done, where it was refused or is more than that."""
         if len(stored) > BATCH or not _are_of_one(claims):
             return False
-        columns, values = row
-        guard = () if columns is ALL else (stored[0].originator_version - 1,)
-        given = (*values, *guard, *_claimed(claims), *_values_of(stored))
-        statement = _append_to(table, columns, is_one=len(stored) == 1, claims=bool(claims))
+        guard = () if row.columns is ALL else (stored[0].originator_version - 1,)
+        fence = () if row.token is None else (row.token,)
+        given = (*row.values, *guard, *fence, *_claimed(claims), *_values_of(stored))
+        statement = _append_to(
+            table, row.columns, row.also, is_fenced=bool(fence), is_one=len(stored) == 1, claims=bool(claims)
+        )
         crash_point(BEFORE_COMMIT, "commit")
         try:
             done = _cursor_of(connection).execute(statement, given, prepare=True).rowcount == len(stored)
@@ -206,7 +211,9 @@ def _are_of_one(claims: Sequence[Claim]) -> bool:
 
 
 @cache
-def _append_to(table: str, columns: Columns, *, is_one: bool, claims: bool) -> str:
+def _append_to(
+    table: str, columns: Columns, also: Sequence[str], *, is_fenced: bool, is_one: bool, claims: bool
+) -> str:
     """Return the statement of an append.
 
     Where the row is not where it should be, nothing is inserted; a key that somebody else holds divides by zero,
@@ -216,8 +223,11 @@ def _append_to(table: str, columns: Columns, *, is_one: bool, claims: bool) -> s
     if columns is ALL:
         row = f"INSERT INTO {runs.name} ({', '.join(columns)}) SELECT {', '.join(values)} FROM feed RETURNING 1"
     else:
-        changes = ", ".join(f"{name} = {value}" for name, value in zip(columns[:-1], values, strict=False))
-        row = f"UPDATE {runs.name} SET {changes} FROM feed WHERE run_id = %s AND cursor = %s RETURNING 1"
+        changes = ", ".join(
+            [*(f"{name} = {value}" for name, value in zip(columns[:-1], values, strict=False)), *also]
+        )
+        fence = " AND lease_token = %s" if is_fenced else ""
+        row = f"UPDATE {runs.name} SET {changes} FROM feed WHERE run_id = %s AND cursor = %s{fence} RETURNING 1"
     parts = [f"feed AS MATERIALIZED ({_SHARE})", f"moved AS ({row})"]
     source, where = "moved", ""
     if claims:

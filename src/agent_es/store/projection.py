@@ -7,6 +7,7 @@ Rule 2: a text is one that every database keeps; the events have it to the lette
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from agent_es.events import AnyEvent, LlmDecided
 from agent_es.state import RunState
@@ -14,8 +15,24 @@ from agent_es.values import canonical, digest
 
 Columns = tuple[str, ...]
 Values = tuple[str | float | None, ...]
-Change = tuple[Columns, Values]
-"""Columns of a row, the one that finds the row last, and their values."""
+
+
+class Change(NamedTuple):
+    """What becomes of a run's row with an append."""
+
+    columns: Columns
+    """The one that finds the row is the last."""
+    values: Values
+    also: tuple[str, ...] = ()
+    """What is set beside what is projected."""
+    token: int | None = None
+    """What the row's lease must be; None where the append is under no lease."""
+
+    @property
+    def lets_go(self) -> bool:
+        """Whether the lease ends with the append."""
+        return LET_GO[0] in self.also
+
 
 ALL: Columns = (
     "agent",
@@ -36,17 +53,27 @@ CURSOR: Columns = ALL[7:]
 """What every other event changes: nothing that has an index, which would be written too."""
 
 
+PROGRESS = "claims = 0"
+LET_GO = ("lease_owner = NULL", "lease_until = 0")
+
+
 def row_of(state: RunState) -> Change:
     """Return the whole row."""
     first = (plain(state.agent), plain(state.goal), canonical(dict(state.tags)), _seconds(state.started_at))
-    return ALL, (*first, *_status_of(state), *_cursor_of(state))
+    return Change(ALL, (*first, *_status_of(state), *_cursor_of(state)))
 
 
-def change_of(state: RunState, before: RunState) -> Change:
-    """Return what changes in the row of a run that was started before."""
+def change_of(state: RunState, before: RunState, events: Iterable[AnyEvent], token: int | None) -> Change:
+    """Return what changes in the row of a run that was started before.
+
+    Whatever is no further attempt is progress.  Who moves a run to where it cannot move lets it go.
+    """
+    is_progress = state.turns > before.turns or any(type(event) is not LlmDecided for event in events)
+    also = (PROGRESS,) if is_progress else ()
     if _status_of(state) == _status_of(before):
-        return CURSOR, _cursor_of(state)
-    return STATUS, (*_status_of(state), *_cursor_of(state))
+        return Change(CURSOR, _cursor_of(state), also, token)
+    lets_go = LET_GO if token is not None and not state.can_move else ()
+    return Change(STATUS, (*_status_of(state), *_cursor_of(state)), (*also, *lets_go), token)
 
 
 def _status_of(state: RunState) -> Values:

@@ -8,6 +8,7 @@ Rule 4: the order of locks is the same everywhere: who appends, the row, the key
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple
+from functools import cache
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -19,12 +20,12 @@ from sqlalchemy import Table
 from sqlalchemy.orm import Session
 from sqlalchemy.schema import CreateIndex, CreateTable, ExecutableDDLElement
 
-from agent_es.errors import StoreUnusable
+from agent_es.errors import LeaseLost, StoreUnusable
 from agent_es.events import stream_id
 from agent_es.store.datastore import Datastore
 from agent_es.store.dialects import shown
 from agent_es.store.mapper import Row
-from agent_es.store.projection import ALL, CURSOR, STATUS, Change, Claim
+from agent_es.store.projection import ALL, Change, Claim, Columns
 from agent_es.store.tables import SCHEMA_VERSION, is_present, keys, metadata, runs, schema
 
 _ALL = 2**63 - 1
@@ -65,13 +66,6 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
         self._upsert_row = f"{self._insert_row} ON CONFLICT (run_id) DO UPDATE SET " + ", ".join(
             f"{name} = excluded.{name}" for name in ALL[:-1]
         )
-        self._update_row = {
-            columns: sql(
-                f"UPDATE {runs.name} SET {', '.join(f'{name} = ?' for name in columns[:-1])} "
-                "WHERE run_id = ? AND cursor = ?"
-            )
-            for columns in (STATUS, CURSOR)
-        }
         self._insert_key = sql(f"INSERT INTO {keys.name} VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING")
         self._select_key = sql(f"SELECT * FROM {keys.name} WHERE tool = ? AND key = ?")
 
@@ -128,8 +122,12 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
             connection.execute(f"DROP INDEX IF EXISTS {index.name}")
         self._create(connection, table)
         had = self.datastore.dialect.columns(connection, old)
-        common = ", ".join(column.name for column in table.columns if column.name in had)
-        connection.execute(f"INSERT INTO {table.name} ({common}) SELECT {common} FROM {old}")
+        common = [column for column in table.columns if column.name in had]
+        names = ", ".join(column.name for column in common)
+        values = ", ".join(
+            f"COALESCE({column.name}, 0)" if column.server_default is not None else column.name for column in common
+        )
+        connection.execute(f"INSERT INTO {table.name} ({names}) SELECT {values} FROM {old}")
         connection.execute(f"DROP TABLE {old}")
 
     def append(self, stored: Sequence[StoredEvent], row: Change, claims: Sequence[Claim] = ()) -> None:
@@ -174,14 +172,29 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
         before = stored[0].originator_version - 1
         dialect = self.datastore.dialect
         dialect.lock_feed(connection)
-        columns, values = row
-        if columns is ALL:
-            connection.execute(self._insert_row, values)
-        elif connection.execute(self._update_row[columns], (*values, before)).rowcount != 1:
-            raise es.IntegrityError(f"the row of run {values[-1]} is not at version {before}")
+        if row.columns is ALL:
+            connection.execute(self._insert_row, row.values)
+        else:
+            self._update(connection, row, before)
         for claim in claims:
             self._claim(connection, claim)
         dialect.insert(connection, self.events_table_name, stored)
+
+    def _update(self, connection: Any, row: Change, before: int) -> None:
+        """Update a row that is where it should be, under the lease that it should be under."""
+        fence = () if row.token is None else (row.token,)
+        update = _update_of(row.columns, row.also, is_fenced=bool(fence))
+        if connection.execute(self.datastore.dialect.sql(update), (*row.values, before, *fence)).rowcount == 1:
+            return
+        run_id = row.values[-1]
+        look = self.datastore.dialect.sql(f"SELECT lease_token FROM {runs.name} WHERE run_id = ?")
+        found = connection.execute(look, (run_id,)).fetchone()
+        if fence and (found is None or found[0] != row.token):
+            raise LeaseLost(
+                f"run {run_id}: the lease {row.token} was taken over; "
+                "this execution stopped and recorded nothing more"
+            )
+        raise es.IntegrityError(f"the row of run {run_id} is not at version {before}")
 
     def rows(self, stream: UUID, *, after: int = 0, upto: int | None = None) -> list[Row]:
         """Return version, topic and state of a stream's events with ``after < version <= upto``."""
@@ -230,7 +243,7 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
             for stream in streams:
                 projected = project(connection.execute(self._select, (stream, 0, _ALL)).fetchall())
                 if projected is not None:
-                    connection.execute(self._upsert_row, projected[0][1])
+                    connection.execute(self._upsert_row, projected[0].values)
                     claims.extend(projected[1])
                     readable.add(stream)
             kept = set()
@@ -261,6 +274,13 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
 
     def _notify_channel(self, _: Session) -> None:
         """Notify nobody: one notification per event halves what the database can do."""
+
+
+@cache
+def _update_of(columns: Columns, also: Sequence[str], *, is_fenced: bool) -> str:
+    changes = ", ".join([*(f"{name} = ?" for name in columns[:-1]), *also])
+    fence = " AND lease_token = ?" if is_fenced else ""
+    return f"UPDATE {runs.name} SET {changes} WHERE run_id = ? AND cursor = ?{fence}"
 
 
 def in_order(claims: Sequence[Claim]) -> Sequence[Claim]:

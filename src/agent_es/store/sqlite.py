@@ -29,6 +29,8 @@ class SQLite:
 
     errors: type[Exception] = sqlite3.Error
     append: None = None
+    now = "((julianday('now') - 2440587.5) * 86400.0)"
+    for_update = skip_locked = ""
 
     def check(self, url: URL, *, create: bool, migrate: bool) -> None:
         """Refuse a file that is not for us, without changing a byte of it."""

@@ -4,6 +4,8 @@ Rule 1: what is projected here can be made again from the events; the lease colu
 Rule 2: a change of these tables raises ``SCHEMA_VERSION``; stored events are never rewritten.
 """
 
+from typing import Any
+
 from eventsourcing_sqlalchemy.models import StoredEventRecord  # type: ignore[attr-defined]
 from sqlalchemy import (
     BigInteger,
@@ -15,13 +17,20 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    text,
 )
 
 from agent_es.errors import SchemaMismatch
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 metadata = MetaData()
+
+
+def _where(condition: str) -> dict[str, Any]:
+    """Return the condition of a partial index, for every database."""
+    return {"sqlite_where": text(condition), "postgresql_where": text(condition)}
+
 
 runs = Table(
     "agent_es_runs",
@@ -45,8 +54,11 @@ runs = Table(
         server_default="0",
         comment="it only ever grows",
     ),
-    Column("lease_until", Float),
+    Column("lease_until", Float, nullable=False, server_default="0", comment="by the database's clock"),
+    Column("claims", Integer, nullable=False, server_default="0", comment="since the run last got anywhere"),
     Index("agent_es_runs_by_status", "status", "waiting_for"),
+    Index("agent_es_runs_movable", "lease_until", **_where("status IN ('pending', 'running')")),
+    Index("agent_es_runs_due", "wake_at", **_where("status = 'waiting' AND wake_at IS NOT NULL")),
 )
 
 keys = Table(

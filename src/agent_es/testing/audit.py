@@ -14,7 +14,7 @@ from sqlalchemy import select
 
 from agent_es.decider import Decider, Decision
 from agent_es.drivers import Body
-from agent_es.errors import AgentError, IllegalEvent, RunMoved, RunNotFound
+from agent_es.errors import AgentError, IllegalEvent, LeaseLost, RunMoved, RunNotFound
 from agent_es.run import AgentRun, check_legal
 from agent_es.state import RunState
 from agent_es.store import RunStore
@@ -102,6 +102,8 @@ class Watched(RunStore):
         tried.add(id(self))
         try:
             yield
+        except LeaseLost:
+            raise
         except RunMoved as error:
             if tried == {id(self)} and version > 1:
                 self._audit.problems.append(f"a worker was stopped by its own append: {error}")

@@ -8,6 +8,7 @@ Rule 3: places are counted over the whole life of a worker, so the same life rea
 import os
 import random
 import signal
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,9 @@ from typing import Any, Literal, Never
 
 from agent_es.crashpoints import watching
 from agent_es.drivers import Body, Done, Performer, Threads
+from agent_es.heart import Heart
 from agent_es.journal import JournalEntry
+from agent_es.owners import Lease, Owner
 from agent_es.run import AgentRun
 from agent_es.runtime import Runner
 from agent_es.state import RunState, Steps
@@ -138,7 +141,8 @@ class CrashingRunner(Runner):
         **kwargs: Any,
     ) -> None:
         self.life = life or Life(at, seed=seed, die=die)
-        super().__init__(*args, **{"draw": self.life.random.random, **kwargs})
+        super().__init__(*args, **{"draw": self.life.random.random, "owner": mortal(), **kwargs})
+        self.heart = Still(self.store.leases)
 
     @property
     def requests(self) -> int:
@@ -169,6 +173,11 @@ class CrashingRunner(Runner):
         with self.life.lived():
             return super().compensate(run_id, by=by)
 
+    def let_go(self, run: AgentRun) -> None:
+        """Give back a lease, unless the process died."""
+        if not isinstance(sys.exc_info()[1], Crash):
+            super().let_go(run)
+
     def before_body(self, body: Body) -> None:
         """Look at a body that is about to run."""
 
@@ -176,6 +185,18 @@ class CrashingRunner(Runner):
         """Run a body in the store's transaction."""
         self.before_body(body)
         return super().transact(run, body)
+
+
+class Still(Heart):
+    """A heart that does not beat: a life takes no time."""
+
+    def keep(self, lease: Lease) -> None:
+        """Leave it as it is."""
+
+
+def mortal() -> Owner:
+    """Return an owner in this process that others take for dead: a life ends, and its process does not."""
+    return replace(Owner.here(), started="0")
 
 
 class _Crashing(Threads):

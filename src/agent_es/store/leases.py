@@ -1,0 +1,133 @@
+"""Who may move a run now: leases, with a token that fences.
+
+Rule 1: every expiry is judged by the database's clock, the only one that all workers share.
+Rule 2: the token grows with every taking; an append under another token than the row's is refused, whatever its
+holder believes.  So a worker that froze and thawed can do no harm here.
+Rule 3: a row that is gone is a lease that is lost.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import eventsourcing.persistence as es
+
+from agent_es.errors import LeaseLost, RunHeld, RunNotFound, StoreUnusable
+from agent_es.owners import Lease, Owner
+from agent_es.state import Status
+from agent_es.store.datastore import Datastore
+from agent_es.store.tables import runs
+
+T = TypeVar("T")
+
+TRIES = 5
+"""How often something is written whose answer was lost."""
+
+_MOVABLE = f"status IN ('{Status.PENDING.value}', '{Status.RUNNING.value}')"
+_DUE = f"status = '{Status.WAITING.value}'"
+
+
+class Leases:
+    """Takes, claims, renews and releases leases."""
+
+    def __init__(self, datastore: Datastore) -> None:
+        self._datastore = datastore
+        dialect, table = datastore.dialect, runs.name
+        now = dialect.now
+        self._taken = f"lease_owner = ?, lease_token = lease_token + 1, lease_until = {now} + ?, claims = claims + 1"
+        look = f"SELECT lease_owner, lease_until, {now} FROM {table} WHERE run_id = ?{dialect.for_update}"
+        take = f"UPDATE {table} SET {self._taken} WHERE run_id = ? RETURNING lease_token, claims"
+        ours = "WHERE run_id = ? AND lease_token = ?"
+        renew = f"UPDATE {table} SET lease_until = {now} + ? {ours}"
+        uncounted = "claims = CASE WHEN claims > 0 THEN claims - ? ELSE 0 END"
+        defer = f"UPDATE {table} SET lease_owner = NULL, lease_until = {now} + ?, {uncounted} {ours}"
+        self._look, self._take, self._renew, self._defer = map(dialect.sql, (look, take, renew, defer))
+
+    def take(self, run_id: str, owner: Owner, seconds: float, *, force: bool = False) -> Lease:
+        """Take a run, from nobody or from who is surely dead; ``force`` takes it from anybody.
+
+        Raises ``RunHeld``, ``RunNotFound``, ``StoreBusy``, ``StoreUnusable``.
+        """
+
+        def take(connection: Any) -> Lease:
+            asked_at = time.monotonic()
+            found = connection.execute(self._look, (run_id,)).fetchone()
+            if found is None:
+                raise RunNotFound(f"no run {run_id!r}")
+            holder, until, now = found
+            is_free = holder in (None, str(owner)) or until <= now or _is_dead(holder)
+            if not (is_free or force):
+                held_until = datetime.fromtimestamp(until, UTC)
+                raise RunHeld(
+                    f"run {run_id} is held by {holder} until {held_until:%Y-%m-%dT%H:%M:%SZ}; "
+                    "wait until then, stop that worker, or take it over with force_takeover"
+                )
+            token, claims = connection.execute(self._take, (str(owner), seconds, run_id)).fetchone()
+            return Lease(run_id, token, seconds, claims, _fresh_at=asked_at)
+
+        return self._written(take)
+
+    def renew(self, lease: Lease) -> None:
+        """Renew a lease; raise ``LeaseLost`` where it is another's by now."""
+        asked_at = time.monotonic()
+        values = (lease.seconds, lease.run_id, lease.token)
+        if self._written(lambda connection: connection.execute(self._renew, values).rowcount) != 1:
+            lease.is_lost = True
+            raise LeaseLost(f"run {lease.run_id}: the lease {lease.token} was taken over; this execution stopped")
+        lease.refresh(asked_at)
+
+    def release(self, lease: Lease) -> None:
+        """Give a run back, in good order: that uses up nothing.  One that is lost is another's to give."""
+        self.defer(lease, 0.0, counts=False)
+
+    def defer(self, lease: Lease, seconds: float, *, counts: bool) -> None:
+        """Give a run back and leave it alone for so long; ``counts`` lets the claim count as one that got nowhere."""
+        values = (seconds, int(not counts), lease.run_id, lease.token)
+        self._written(lambda connection: connection.execute(self._defer, values))
+        lease.is_lost = True
+
+    def claim(self, agents: Sequence[str], owner: Owner, seconds: float) -> Lease | None:
+        """Take the run that is due longest, of one of the agents; None where none is."""
+
+        def claim(connection: Any) -> Lease | None:
+            asked_at = time.monotonic()
+            for statement in self._claims(len(agents)):
+                found = connection.execute(statement, (str(owner), seconds, *agents)).fetchone()
+                if found is not None:
+                    run_id, token, claims = found
+                    return Lease(run_id, token, seconds, claims, _fresh_at=asked_at)
+            return None
+
+        return self._written(claim)
+
+    def _written(self, act: Callable[[Any], T]) -> T:
+        """Write in a transaction of its own; where its answer is lost, again: nothing here is harmed by that.
+
+        Raises ``StoreUnusable`` where it cannot be written.
+        """
+        for tries in range(TRIES):
+            try:
+                with self._datastore.translated(), self._datastore.writing() as connection:
+                    return act(connection)
+            except es.OperationalError as error:
+                lost = error
+                time.sleep(0.01 * 2**tries)
+        raise StoreUnusable(f"a lease could not be written: {lost}") from lost
+
+    def _claims(self, agents: int) -> Iterator[str]:
+        """Yield the statements that claim: what was due by the clock first, then what can move."""
+        dialect = self._datastore.dialect
+        now, table = dialect.now, runs.name
+        known = f"agent IN ({', '.join('?' * agents)})"
+        for is_due, order in ((f"{_DUE} AND wake_at <= {now}", "wake_at"), (_MOVABLE, "lease_until")):
+            free = f"SELECT run_id FROM {table} WHERE {is_due} AND lease_until <= {now} AND {known}"
+            yield dialect.sql(
+                f"UPDATE {table} SET {self._taken} WHERE run_id = "
+                f"({free} ORDER BY {order} LIMIT 1{dialect.skip_locked}) RETURNING run_id, lease_token, claims"
+            )
+
+
+def _is_dead(holder: str) -> bool:
+    owner = Owner.parse(holder)
+    return owner is not None and owner.is_surely_dead

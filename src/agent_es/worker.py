@@ -1,0 +1,219 @@
+"""A worker: claims a due run, takes one step, gives it back; many beside each other, on many machines.
+
+Rule 1: a run is claimed for one step, so that no run keeps the others waiting.
+Rule 2: a claim is counted before anything is done: a run that kills its workers is parked, and starves nobody.
+Rule 3: what this code cannot read or has no class for is left as it is, and shown; the others go on.
+Rule 4: an orderly stop finishes what is under way within the grace, or hands it back: it uses up nothing.
+"""
+
+import queue
+import signal
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from agent_es.decider import Decider
+from agent_es.errors import AgentError, AgentUnknown, BadAgent, RunMoved, RunUnreadable
+from agent_es.heart import Heart
+from agent_es.owners import Lease, Owner
+from agent_es.run import AgentRun
+from agent_es.runtime import Runner
+from agent_es.store import RunStore
+from agent_es.telemetry import Kind, Notice, OnEvent, ignore
+from agent_es.tools import Tool, describe
+
+MAX_DEFERRED = 60.0
+"""Seconds for which a run that could not be moved is left alone at most."""
+
+Deciders = Decider | Mapping[type[AgentRun], Decider]
+"""One for all agents, or one for each; an agent that has none here has its own."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a worker has done."""
+
+    steps: int = 0
+    """Steps that came to their end."""
+    lost: int = 0
+    """Claims that another worker took over."""
+    parked: int = 0
+    """Runs that no worker got anywhere with."""
+    skipped: int = 0
+    """Claims of runs that this code cannot act on."""
+    failed: int = 0
+    """Claims that ended in an error of a decider, a tool's declaration, or the store."""
+
+
+class Worker:
+    """Moves the due runs of some agents, up to ``concurrency`` at once.
+
+    ``decider`` is one, or a mapping from agents; ``deps``, ``tools`` and ``at_once`` are as for a ``Runner``.  A
+    claim holds for ``lease`` seconds and is renewed.  ``poll`` seconds is how late a due run may be noticed.  A run
+    that ``park_after`` workers in a row got nowhere with is parked.  A stop waits for ``grace`` seconds.
+    """
+
+    def __init__(
+        self,
+        store: RunStore,
+        *,
+        agents: Iterable[type[AgentRun]],
+        decider: Deciders | None = None,
+        deps: Any = None,
+        tools: Iterable[Tool] = (),
+        at_once: int | None = None,
+        concurrency: int = 8,
+        lease: float = 30.0,
+        poll: float = 1.0,
+        park_after: int = 5,
+        grace: float = 10.0,
+        owner: Owner | None = None,
+        on_event: OnEvent = ignore,
+    ) -> None:
+        known = tuple(agents)
+        if not known or concurrency < 1 or park_after < 1:
+            raise BadAgent("a worker needs an agent, a slot to move it in, and one attempt: agents=[...]")
+        self.store = store
+        self.concurrency = concurrency
+        self.lease = lease
+        self.poll = poll
+        self.park_after = park_after
+        self.grace = grace
+        self.owner = owner or Owner.here()
+        self.tally = Tally()
+        self._on_event = on_event
+        self._heart = Heart(store.leases)
+        self._stops = threading.Event()
+        self._ended: queue.SimpleQueue[Lease | None] = queue.SimpleQueue()
+        """What came to the end of its step, so that its slot is free; None wakes who waits."""
+        self._flying: dict[int, Lease] = {}
+        self._runners: dict[str, Runner] = {}
+        for agent in known:
+            if agent.agent_name in self._runners:
+                raise BadAgent(f"two agents are called {agent.agent_name!r}")
+            self._runners[agent.agent_name] = Runner(
+                store,
+                decider.get(agent) if isinstance(decider, Mapping) else decider,
+                deps=deps,
+                tools=tools,
+                agents=[agent],
+                at_once=at_once,
+                on_event=on_event,
+                owner=self.owner,
+                lease=lease,
+                heart=self._heart,
+            )
+
+    def run(self, *, until_idle: bool = False, once: bool = False) -> Tally:
+        """Move runs until ``stop`` is called, or SIGTERM or SIGINT comes; return what was done.
+
+        ``until_idle`` ends when nothing is due; ``once`` after one step.
+        """
+        with self._stopped_by_signals():
+            while not self._stops.is_set():
+                if len(self._flying) < self.concurrency and (lease := self._claim()):
+                    self._fly(lease)
+                    if once:
+                        break
+                    continue
+                if until_idle and not self._flying:
+                    break
+                self._land(self.poll)
+            self._drain()
+        return self.tally
+
+    def stop(self) -> None:
+        """Claim nothing more, and end when what is under way has ended; from any thread, and a signal's handler."""
+        self._stops.set()
+        self._ended.put(None)
+
+    def _claim(self) -> Lease | None:
+        try:
+            return self.store.leases.claim([*self._runners], self.owner, self.lease)
+        except AgentError as error:  # it may come back
+            self._tell("store_failed", "", str(error))
+            self._stops.wait(self.poll)
+            return None
+
+    def _fly(self, lease: Lease) -> None:
+        """Move a run in a thread: one that cannot be stopped must not keep the interpreter alive."""
+        self._flying[id(lease)] = lease
+        self._heart.keep(lease)
+        threading.Thread(target=self._work, args=[lease], name=f"agent_es {lease.run_id}", daemon=True).start()
+
+    def _land(self, timeout: float) -> None:
+        """Wait for a step to end."""
+        with suppress(queue.Empty):
+            lease = self._ended.get(timeout=max(0.0, timeout))
+            if lease is not None:
+                del self._flying[id(lease)]
+
+    def _drain(self) -> None:
+        """Wait for what is under way; hand back what takes longer than the grace."""
+        until = time.monotonic() + self.grace
+        while self._flying and time.monotonic() < until:
+            self._land(until - time.monotonic())
+        for lease in self._flying.values():
+            self._heart.leave(lease)
+            self._release(lease)
+            self._tell("handed_back", lease.run_id)
+
+    def _work(self, lease: Lease) -> None:
+        """Take one step of a run, whatever happens, and give the run back."""
+        deferred = None
+        try:
+            self._step(lease)
+            self.tally.steps += 1
+        except RunMoved as moved:  # another worker has it
+            self.tally.lost += 1
+            self._tell("lease_lost", lease.run_id, str(moved))
+        except (RunUnreadable, AgentUnknown) as unreadable:
+            self.tally.skipped += 1
+            deferred = MAX_DEFERRED, False
+            self._tell("skipped", lease.run_id, str(unreadable))
+        except BaseException as error:  # the next step may do better; after so many the run is parked
+            self.tally.failed += 1
+            deferred = min(2.0**lease.claims, MAX_DEFERRED), True
+            self._tell("step_failed", lease.run_id, f"{type(error).__qualname__}: {describe(error)}")
+        finally:
+            self._heart.leave(lease)
+            if deferred is None:
+                self._release(lease)
+            else:
+                with suppress(AgentError):
+                    self.store.leases.defer(lease, deferred[0], counts=deferred[1])
+            self._ended.put(lease)
+
+    def _step(self, lease: Lease) -> None:
+        state = self.store.load(lease.run_id)
+        runner = self._runners[state.agent]
+        run = runner.claimed(state, lease)
+        if lease.claims > self.park_after and run.state.can_move:
+            run.record_parked(f"{lease.claims - 1} workers had the run, and none of them got anywhere")
+            runner.save(run)
+            self.tally.parked += 1
+        else:
+            runner.move(run)
+
+    def _release(self, lease: Lease) -> None:
+        with suppress(AgentError):  # it lapses by itself
+            self.store.leases.release(lease)
+
+    def _tell(self, kind: Kind, run_id: str, text: str = "") -> None:
+        self._on_event(Notice(kind, run_id, -1, text=text))
+
+    @contextmanager
+    def _stopped_by_signals(self) -> Iterator[None]:
+        """Stop at SIGTERM and SIGINT meanwhile, where this is the thread that signals come to."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, lambda *_: self.stop()) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
