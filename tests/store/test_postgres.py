@@ -137,7 +137,7 @@ def test_an_append_may_be_of_any_length(store: RunStore, sql: Sql, count: int) -
 def test_a_worker_may_die_before_an_append_is_sent_and_after_its_answer(store: RunStore, place: str) -> None:
     run = decided(store, "run-7f3a", "A")
 
-    def die(reached: str) -> None:
+    def die(reached: str, _: object) -> None:
         if reached == place:
             raise KeyboardInterrupt
 
