@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from agent_es.store import RunStore
     from agent_es.telemetry import Notice
     from agent_es.tools import CallTool, DidNotHappen, Effect, Happened, Retry, ToolContext, ToolSpec, tool
+    from agent_es.worker import Worker
 
 __version__ = "0.1.0"
 
@@ -40,6 +41,7 @@ _HOME = {
     "Step": "state",
     "ToolContext": "tools",
     "ToolSpec": "tools",
+    "Worker": "worker",
     "crash_point": "crashpoints",
     "tool": "tools",
 }
@@ -68,6 +70,7 @@ __all__ = [
     "Step",
     "ToolContext",
     "ToolSpec",
+    "Worker",
     "crash_point",
     "tool",
 ]

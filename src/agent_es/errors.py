@@ -19,9 +19,9 @@ Rule 2: errors are raised where something is refused, before anything is lost.
     ├── RunError              this run cannot do that now
     │   ├── RunNotFound
     │   ├── RunConflict
-    │   ├── RunHeld
     │   ├── RunMoved
     │   │   └── LeaseLost
+    │   ├── RunHeld
     │   ├── RunUnreadable
     │   ├── RunUnfinished
     │   ├── RunHasFailed

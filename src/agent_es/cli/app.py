@@ -120,6 +120,44 @@ def resume(
 
 
 @app.command()
+def worker(
+    agents: Annotated[
+        list[str],
+        typer.Argument(metavar="MODULE[:CLASS]...", help="The agents; a module stands for all that it defines."),
+    ],
+    concurrency: Annotated[int, typer.Option(min=1, help="So many runs are moved at once.")] = 8,
+    lease: Annotated[
+        float, typer.Option(min=0.1, help="Seconds after which a worker that is gone is replaced.")
+    ] = 30.0,
+    poll: Annotated[float, typer.Option(min=0.01, help="Seconds that a due run may wait to be noticed.")] = 1.0,
+    until_idle: Annotated[bool, typer.Option("--until-idle", help="End when nothing is due.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="End after one step.")] = False,
+    decider: Deciding = None,
+    deps: Deps = None,
+    store: Store = DEFAULT_STORE,
+    as_json: Json = False,
+) -> None:
+    """Move the due runs of some agents, step by step, until it is stopped; many may share one store.
+
+    SIGTERM ends what is under way, or hands it back.  Example: agent-es worker shop.agents --concurrency 4
+    """
+    _work(
+        "working",
+        "worker",
+        agents=agents,
+        concurrency=concurrency,
+        lease=lease,
+        poll=poll,
+        until_idle=until_idle,
+        once=once,
+        decider=decider,
+        deps=deps,
+        store=store,
+        as_json=as_json,
+    )
+
+
+@app.command()
 def runs(
     status: Annotated[str | None, typer.Option(help="Only those pending, running, waiting, done, failed...")] = None,
     waiting_for: Annotated[str | None, typer.Option(help="Only those that wait for this, such as doubt.")] = None,

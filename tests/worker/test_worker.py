@@ -1,0 +1,455 @@
+"""Workers: claimed, moved one step, given back; many on one store, killed, frozen and stopped."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from agent_es import (
+    AgentRun,
+    CallTool,
+    Decision,
+    Effect,
+    Finish,
+    Notice,
+    Runner,
+    RunState,
+    RunStore,
+    ScriptedDecider,
+    Status,
+    ToolContext,
+    ToolSpec,
+    tool,
+)
+from agent_es.errors import BadAgent, LeaseLost, RunHeld
+from agent_es.owners import Owner
+from agent_es.testing import PaymentProvider
+from agent_es.worker import Worker
+
+PLAN = ScriptedDecider([CallTool("look"), CallTool("pay", {"order": "A"}), Finish("paid")])
+
+
+class Shop(AgentRun):
+    """Looks, and pays."""
+
+    decider = PLAN
+
+    @tool(effect=Effect.READ)
+    def look(self) -> str:
+        return "in stock"
+
+    @tool(effect=Effect.IDEMPOTENT)
+    async def pay(self, ctx: ToolContext[list[str]], order: str) -> str:
+        ctx.deps.append(ctx.idempotency_key or "")
+        return "paid"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> RunStore:
+    return RunStore(f"sqlite:///{tmp_path / 'runs.db'}")
+
+
+def statuses(store: RunStore) -> list[Status]:
+    return [record.status for record in store.runs(limit=None)]
+
+
+# One worker.
+
+
+def test_runs_that_were_only_recorded_are_moved_to_their_end_and_held_by_nobody(store: RunStore) -> None:
+    for n in range(20):
+        store.start(Shop, run_id=f"run-{n}", goal="shop")
+    paid: list[str] = []
+
+    tally = Worker(store, agents=[Shop], deps=paid).run(until_idle=True)
+
+    assert statuses(store) == [Status.DONE] * 20
+    assert sorted(paid) == sorted({f"run-{n}:1:pay" for n in range(20)})
+    assert (tally.steps, tally.lost, tally.failed) == (60, 0, 0)
+    assert {(record.lease_owner, record.claims) for record in store.runs()} == {(None, 0)}
+
+
+def test_a_run_is_claimed_for_one_step(store: RunStore) -> None:
+    store.start(Shop, run_id="run-1", goal="shop")
+
+    tally = Worker(store, agents=[Shop], deps=[]).run(once=True)
+
+    assert tally.steps == 1
+    assert [step.tool for step in store.load("run-1").steps] == ["look"]
+    assert store.record("run-1").lease_token == 1
+
+
+def test_no_more_runs_are_moved_at_once_than_there_are_slots(store: RunStore) -> None:
+    running, most, lock = 0, 0, threading.Lock()
+
+    class Slow(AgentRun):
+        decider = ScriptedDecider([CallTool("wait"), Finish("done")])
+
+        @tool(effect=Effect.READ)
+        def wait(self) -> None:
+            nonlocal running, most
+            with lock:
+                running += 1
+                most = max(most, running)
+            time.sleep(0.02)
+            with lock:
+                running -= 1
+
+    for n in range(9):
+        store.start(Slow, run_id=f"run-{n}", goal="wait")
+
+    Worker(store, agents=[Slow], concurrency=3).run(until_idle=True)
+
+    assert most == 3
+    assert statuses(store) == [Status.DONE] * 9
+
+
+def test_no_run_keeps_the_others_waiting(store: RunStore) -> None:
+    order: list[str] = []
+
+    class Endless:
+        def decide(self, run: RunState, tools: Sequence[ToolSpec], /) -> Decision:
+            order.append(run.run_id)
+            return CallTool("look") if run.turns < 5 else Finish("done")
+
+    for name in "ab":
+        store.start(Shop, run_id=name, goal="shop")
+
+    Worker(store, agents=[Shop], decider=Endless(), deps=[], concurrency=1).run(until_idle=True)
+
+    assert order == ["a", "b"] * 6
+
+
+def test_each_agent_may_have_a_decider_of_its_own(store: RunStore) -> None:
+    class Other(Shop):
+        """The same tools."""
+
+    store.start(Shop, run_id="run-1", goal="shop")
+    store.start(Other, run_id="run-2", goal="shop")
+
+    Worker(store, agents=[Shop, Other], decider={Other: ScriptedDecider([Finish("other")])}, deps=[]).run(
+        until_idle=True
+    )
+
+    assert [store.load(run_id).answer for run_id in ("run-1", "run-2")] == ["paid", "other"]
+
+
+def test_a_worker_needs_an_agent_and_two_of_one_name_are_refused(store: RunStore) -> None:
+    with pytest.raises(BadAgent, match=r"agents=\[\.\.\.\]"):
+        Worker(store, agents=[])
+    with pytest.raises(BadAgent, match="two agents are called 'Shop'"):
+        Worker(store, agents=[Shop, Shop])
+
+
+# What cannot be moved.
+
+
+def test_what_it_has_no_class_for_is_left_to_others(store: RunStore) -> None:
+    class Stranger(AgentRun):
+        """Of another program."""
+
+    store.start(Stranger, run_id="run-1", goal="stay")
+    store.start(Shop, run_id="run-2", goal="shop")
+
+    Worker(store, agents=[Shop], deps=[]).run(until_idle=True)
+
+    assert store.load("run-1").status is Status.PENDING
+    assert store.load("run-2").status is Status.DONE
+
+
+def test_a_run_that_cannot_be_read_is_skipped_and_shown_and_the_others_go_on(store: RunStore, tmp_path: Path) -> None:
+    for run_id in ("damaged", "whole"):
+        store.start(Shop, run_id=run_id, goal="shop")
+    with store.recorder.datastore.writing() as connection:
+        connection.execute(
+            "UPDATE agent_es_events SET topic = 'agent_es:FromTomorrow' WHERE originator_id = "
+            "(SELECT originator_id FROM agent_es_events ORDER BY id LIMIT 1)"
+        )
+    told: list[Notice] = []
+
+    tally = Worker(store, agents=[Shop], deps=[], on_event=told.append).run(until_idle=True)
+
+    assert store.load("whole").status is Status.DONE
+    assert (tally.skipped, tally.steps) == (1, 3)
+    assert [notice.run_id for notice in told if notice.kind == "skipped"] == ["damaged"]
+    assert store.record("damaged").claims == 0
+
+
+def test_a_run_that_fails_its_workers_is_left_alone_a_while_and_parked_in_the_end(store: RunStore) -> None:
+    class Confused:
+        def decide(self, run: RunState, tools: Sequence[ToolSpec], /) -> Decision:
+            raise ConnectionError("the model is away")
+
+    store.start(Shop, run_id="run-1", goal="shop")
+    told: list[str] = []
+    worker = Worker(
+        store,
+        agents=[Shop],
+        decider=Confused(),
+        deps=[],
+        park_after=2,
+        on_event=lambda notice: told.append(str(notice)),
+    )
+
+    for _ in range(3):
+        worker.run(once=True)
+        with store.recorder.datastore.writing() as connection:
+            connection.execute("UPDATE agent_es_runs SET lease_until = 0")  # a while later
+
+    state = store.load("run-1")
+    assert (state.status, state.waiting_for) == (Status.WAITING, "person")
+    assert state.parked == "2 workers had the run, and none of them got anywhere"
+    assert "run-1 step failed: ConnectionError: the model is away" in told
+
+
+# Leases.
+
+
+def test_a_runner_leaves_a_run_alone_that_a_living_worker_holds(store: RunStore) -> None:
+    store.start(Shop, run_id="run-1", goal="shop")
+    store.leases.take("run-1", Owner.here("worker"), 60.0)
+
+    with pytest.raises(RunHeld, match=r"run run-1 is held by .*/worker until "):
+        Runner(store, deps=[]).run(Shop, run_id="run-1")
+
+    state = Runner(store, deps=[], force_takeover=True).run(Shop, run_id="run-1")
+    assert state.status is Status.DONE
+
+
+def test_a_runner_takes_over_at_once_from_a_process_that_is_gone(store: RunStore, tmp_path: Path) -> None:
+    store.start(Shop, run_id="run-1", goal="shop")
+    program = (
+        "import os, signal, sys\n"
+        "from agent_es import RunStore\n"
+        "from agent_es.owners import Owner\n"
+        "RunStore(sys.argv[1]).leases.take('run-1', Owner.here(), 3600.0)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", program, store.url], check=False)
+    assert killed.returncode == -signal.SIGKILL
+
+    state = Runner(store, deps=[]).run(Shop, run_id="run-1")
+
+    assert state.status is Status.DONE
+    assert store.record("run-1").lease_token == 2
+
+
+def test_the_token_fences_an_append_whose_version_would_still_fit(store: RunStore) -> None:
+    store.start(Shop, run_id="run-1", goal="shop")
+    run = store.aggregate(Shop, "run-1")
+    run.lease = store.leases.take("run-1", Owner.here("first"), 0.0)
+    store.leases.take("run-1", Owner.here("second"), 60.0)
+    run.record_answer('"too late"')
+
+    with pytest.raises(LeaseLost, match="the lease 1 was taken over"):
+        store.save(run)
+
+    assert store.load("run-1").version == 1
+
+
+def test_a_lease_is_renewed_beside_a_tool_that_outlasts_it(store: RunStore) -> None:
+    class Slow(AgentRun):
+        decider = ScriptedDecider([CallTool("sleep"), Finish("done")])
+
+        @tool(effect=Effect.AT_MOST_ONCE)
+        def sleep(self) -> str:
+            time.sleep(1.0)
+            return "slept"
+
+    store.start(Slow, run_id="run-1", goal="sleep")
+    rival: list[object] = []
+
+    def compete() -> None:
+        until = time.monotonic() + 0.9
+        while time.monotonic() < until:
+            rival.append(RunStore(store.url).leases.claim(["Slow"], Owner.here("rival"), 0.3))
+            time.sleep(0.1)
+
+    worker = Worker(store, agents=[Slow], lease=0.3)
+    other = threading.Timer(0.1, compete)
+    other.start()
+    worker.run(once=True)
+    other.join()
+
+    assert set(rival) == {None}
+    assert store.load("run-1").steps[0].status == "done"
+
+
+def test_a_lapsed_lease_is_taken_over(store: RunStore) -> None:
+    store.start(Shop, run_id="run-1", goal="shop")
+    store.leases.claim(["Shop"], Owner.here("who dies"), 0.2)
+    assert store.leases.claim(["Shop"], Owner.here("next"), 0.2) is None
+
+    time.sleep(0.25)
+    lease = store.leases.claim(["Shop"], Owner.here("next"), 0.2)
+
+    assert lease is not None
+    assert (lease.token, lease.claims) == (2, 2)
+
+
+def test_an_owner_is_dead_only_where_that_is_sure() -> None:
+    here = Owner.here()
+    gone = Owner(here.boot, here.namespace, 2**22 + 1, "1", "gone")
+    elsewhere = Owner("another boot", here.namespace, here.pid, here.started, "elsewhere")
+
+    assert [owner.is_surely_dead for owner in (here, gone, elsewhere)] == [False, True, False]
+    assert Owner.parse(str(here)) == here
+
+
+# Processes.
+
+PROGRAM = """
+import sys, time
+from decimal import Decimal
+from pathlib import Path
+from agent_es import AgentRun, CallTool, Effect, Finish, RunStore, ScriptedDecider, ToolContext, tool
+from agent_es.testing import PaymentProvider
+from agent_es.worker import Worker
+
+class Refunds(AgentRun):
+    decider = ScriptedDecider([CallTool("refund"), CallTool("wait"), Finish("done")])
+
+    @tool(effect=Effect.IDEMPOTENT)
+    def refund(self, ctx: ToolContext[PaymentProvider]) -> None:
+        ctx.deps.refund(ctx.run_id, Decimal(1), key=ctx.idempotency_key)
+        time.sleep(float(sys.argv[2]))
+
+    @tool(effect=Effect.READ)
+    def wait(self) -> None:
+        time.sleep(0.01)
+
+folder = Path(sys.argv[1])
+store = RunStore(f"sqlite:///{folder / 'runs.db'}")
+if sys.argv[3] == "start":
+    for n in range(int(sys.argv[4])):
+        store.start(Refunds, run_id=f"run-{n}", goal="refund")
+else:
+    provider = PaymentProvider(folder / "provider.db")
+    tally = Worker(store, agents=[Refunds], deps=provider, lease=1.0, poll=0.05, concurrency=4).run(
+        until_idle=sys.argv[3] == "idle"
+    )
+    print(tally, flush=True)
+"""
+
+
+@pytest.fixture
+def spawn(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", PROGRAM, str(tmp_path), *arguments]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    return start
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    said, _ = process.communicate(timeout=60)
+    return said
+
+
+def test_a_worker_that_is_told_to_end_ends_what_it_has_begun(
+    spawn: Callable[..., subprocess.Popen[str]], tmp_path: Path, store: RunStore
+) -> None:
+    finish(spawn("0", "start", "4"))
+    worker = spawn("0.5", "work")
+    wait_for(lambda: PaymentProvider(tmp_path / "provider.db").refunds == 4)
+
+    worker.send_signal(signal.SIGTERM)
+    said = finish(worker)
+
+    assert worker.returncode == 0
+    assert "lost=0" in said
+    assert [store.load(f"run-{n}").steps[0].status for n in range(4)] == ["done"] * 4
+    assert {(record.lease_owner, record.claims) for record in store.runs()} == {(None, 0)}
+
+
+def test_a_frozen_worker_whose_runs_another_finished_runs_none_of_the_later_steps(
+    spawn: Callable[..., subprocess.Popen[str]], tmp_path: Path, store: RunStore
+) -> None:
+    finish(spawn("0", "start", "1"))
+    frozen = spawn("1.0", "work")
+    provider = PaymentProvider(tmp_path / "provider.db")
+    wait_for(lambda: provider.refunds == 1)
+    os.kill(frozen.pid, signal.SIGSTOP)
+    time.sleep(1.2)
+
+    finish(spawn("0", "idle"))
+    assert statuses(store) == [Status.DONE]
+    events = store.load("run-0").version
+    os.kill(frozen.pid, signal.SIGCONT)
+    time.sleep(1.5)
+    frozen.send_signal(signal.SIGTERM)
+    said = finish(frozen)
+
+    assert "lost=1" in said
+    assert store.load("run-0").version == events
+    assert provider.refunds == 1
+
+
+def test_workers_that_are_killed_again_and_again_refund_each_run_once(
+    spawn: Callable[..., subprocess.Popen[str]], tmp_path: Path, store: RunStore
+) -> None:
+    finish(spawn("0", "start", "12"))
+    for _ in range(3):
+        workers = [spawn("0.05", "work") for _ in range(2)]
+        time.sleep(0.9)
+        for worker in workers:
+            worker.kill()
+            worker.communicate()
+    time.sleep(1.1)
+    finish(spawn("0", "idle"))
+
+    provider = PaymentProvider(tmp_path / "provider.db")
+    assert statuses(store) == [Status.DONE] * 12
+    assert provider.ledger == {f"run-{n}": "1.00" for n in range(12)}
+
+
+def wait_for(happened: Callable[[], bool]) -> None:
+    until = time.monotonic() + 30
+    while not happened():
+        assert time.monotonic() < until, "it did not happen in time"
+        time.sleep(0.02)
+
+
+# The command line.
+
+SHOP = """
+from agent_es import AgentRun, CallTool, Effect, Finish, ScriptedDecider, tool
+
+class Shop(AgentRun):
+    decider = ScriptedDecider([CallTool("look"), Finish("seen")])
+
+    @tool(effect=Effect.READ)
+    def look(self) -> str:
+        return "in stock"
+"""
+
+
+@pytest.mark.parametrize("name", ["shop", "shop:Shop"], ids=["a module", "a class"])
+def test_the_command_moves_runs_and_says_what_it_did(name: str, tmp_path: Path, store: RunStore) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+    store.start(Shop, run_id="run-1", goal="shop")
+    command = [sys.executable, "-m", "agent_es", "worker", name, "--until-idle", "--json", "--store", store.url]
+
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+
+    assert done.returncode == 0
+    assert json.loads(done.stdout) == {"failed": 0, "lost": 0, "parked": 0, "skipped": 0, "steps": 2}
+    assert [json.loads(line)["kind"] for line in done.stderr.splitlines()] == ["attempted", "completed", "finished"]
+    assert store.load("run-1").answer == "seen"
+
+
+def test_the_command_refuses_a_module_without_agents(tmp_path: Path, store: RunStore) -> None:
+    (tmp_path / "empty.py").write_text("")
+    command = [sys.executable, "-m", "agent_es", "worker", "empty", "--store", store.url]
+
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+
+    assert done.returncode == 1
+    assert "error: empty defines no subclass of AgentRun; name one: empty:TheClass" in done.stderr
