@@ -176,7 +176,7 @@ MUTANTS = (
         "wait_not_slept",
         "the next attempt starts before it is due",
         "runtime.py",
-        "            if wait:\n                self.sleep(wait)\n",
+        "                if wait:\n                    self.sleep(wait)\n",
         "",
     ),
     # Keys.
@@ -222,12 +222,13 @@ MUTANTS = (
         "key_claimed_before",
         "keys are claimed in a transaction of their own",
         "store/recorder.py",
-        "        columns, values = row\n",
+        "        if row.columns is ALL:\n            connection.execute(self._insert_row, row.values)\n",
         "        for claim in claims:\n"
         "            self._claim(connection, claim)\n"
         '        connection.execute("COMMIT")\n'
         '        connection.execute("BEGIN IMMEDIATE")\n'
-        "        columns, values = row\n",
+        "        if row.columns is ALL:\n"
+        "            connection.execute(self._insert_row, row.values)\n",
     ),
     # The store.
     Mutant(
@@ -245,13 +246,12 @@ MUTANTS = (
         "race_ignored",
         "an event whose place is taken is left out, and the row is not looked at",
         "store/recorder.py",
-        "        elif connection.execute(self._update_row[columns], (*values, before)).rowcount != 1:\n"
-        '            raise es.IntegrityError(f"the row of run {values[-1]} is not at version {before}")\n'
+        "            self._update(connection, row, before)\n"
         "        for claim in claims:\n"
         "            self._claim(connection, claim)\n"
         "        dialect.insert(connection, self.events_table_name, stored)\n",
-        "        else:\n"
-        "            connection.execute(self._update_row[columns], (*values, before))\n"
+        '            update = _update_of(row.columns, row.also, is_fenced=False).replace(" AND cursor = ?", "")\n'
+        "            connection.execute(update, row.values)\n"
         "        for claim in claims:\n"
         "            self._claim(connection, claim)\n"
         "        for event in stored:\n"
@@ -297,8 +297,8 @@ MUTANTS = (
         "never_recorded",
         "events that the store has stay pending",
         "store/application.py",
-        "            raise self._moved(run.state.run_id, stored) from None\n        run.mark_recorded()\n",
-        "            raise self._moved(run.state.run_id, stored) from None\n",
+        "    def _recorded(run: AgentRun, row: Change) -> None:\n        run.mark_recorded()\n",
+        "    def _recorded(run: AgentRun, row: Change) -> None:\n",
     ),
     Mutant(
         "refused_and_pending",

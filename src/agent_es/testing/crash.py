@@ -178,6 +178,12 @@ class CrashingRunner(Runner):
         if not isinstance(sys.exc_info()[1], Crash):
             super().let_go(run)
 
+    def check_held(self, run: AgentRun) -> None:
+        """Ask the store each time: no time passes here while a worker stands still, and its lease would seem fresh."""
+        if run.lease is not None and self.store.record(run.state.run_id).lease_token != run.lease.token:
+            run.lease.is_lost = True
+        super().check_held(run)
+
     def before_body(self, body: Body) -> None:
         """Look at a body that is about to run."""
 
