@@ -179,7 +179,7 @@ class CrashingRunner(Runner):
             super().let_go(run)
 
     def check_held(self, run: AgentRun) -> None:
-        """Ask the store each time: no time passes here while a worker stands still, and its lease would seem fresh."""
+        """Ask the store each time: here a worker stands still in no time, and its lease would seem fresh."""
         if run.lease is not None and self.store.record(run.state.run_id).lease_token != run.lease.token:
             run.lease.is_lost = True
         super().check_held(run)
