@@ -112,7 +112,9 @@ def fate_of(mutant: Mutant | None, *trials: str) -> Fate:
 def environment(copy: Path, folder: str) -> Mapping[str, str]:
     """Return the variables under which a process imports the copy, and makes its files in a folder."""
     path = os.pathsep.join([str(copy), str(ROOT)])
-    return {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": folder}
+    # What measures coverage would look for the copy when it is gone.
+    here = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}
+    return {**here, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": folder}
 
 
 def in_memory() -> str | None:

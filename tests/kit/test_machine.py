@@ -70,7 +70,7 @@ def test_a_failing_machine_prints_a_program_that_fails_again_when_it_is_pasted()
         run_state_machine_as_test(CarelessMachine, settings=quickly)
 
     told = failed.value.__notes__
-    program = "\n".join(told[told.index("state = CarelessMachine()") :])
+    program = "\n".join(told[told.index("state = CarelessMachine()") : told.index("state.teardown()") + 1])
     with pytest.raises(DidNotHold, match=r"double: 10\.00 happened"):
         exec(program, {"CarelessMachine": CarelessMachine})  # noqa: S102  # pasted, as a user would
 

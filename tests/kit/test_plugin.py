@@ -150,11 +150,10 @@ def test_an_invariant_of_the_test_takes_the_place_of_the_scenarios(theirs: Their
 def test_processes_are_killed_through_it_too(theirs: Theirs) -> None:
     said = theirs(
         """
-        from agent_es.testing import plugin
+        from dataclasses import replace
 
-        def test_it_survives(crash_kit, monkeypatch):
-            monkeypatch.setattr(plugin, "SAMPLE", 1)
-            crash_kit.survives_kills("shop:honest")
+        def test_it_survives(crash_kit):
+            replace(crash_kit, size=1).survives_kills("shop:honest")
         """.replace("\n        ", "\n")
     )
 

@@ -40,6 +40,8 @@ class CrashKit:
     points: Literal["sample", "all"]
     seed: int
     note: Callable[["Report"], object]
+    size: int = SAMPLE
+    """How many runs per number of crashes a sample takes: ``replace(crash_kit, size=12)`` for what is tried often."""
 
     def survives(
         self,
@@ -64,7 +66,7 @@ class CrashKit:
 
     @property
     def _sample(self) -> int | None:
-        return None if self.points == "all" else SAMPLE
+        return None if self.points == "all" else self.size
 
     def _noted(self, report: "Report") -> "Report":
         __tracebackhide__ = True
