@@ -59,8 +59,10 @@ class RefundRun(AgentRun):
 
 def one_refund(ending: Ending) -> None:
     """Hold where the order was refunded once, under its key."""
-    assert ending.world.ledger == {"ORD-3300": "180.00"}, ending.world.ledger  # noqa: S101  # an invariant
-    assert [*ending.world.keystore] == ["ORD-3300:refund:180.00"], ending.world.keystore  # noqa: S101
+    if ending.world.ledger != {"ORD-3300": "180.00"}:  # no assert: python -O would leave it out
+        raise AssertionError(ending.world.ledger)
+    if [*ending.world.keystore] != ["ORD-3300:refund:180.00"]:
+        raise AssertionError(ending.world.keystore)
 
 
 scenario = Scenario(

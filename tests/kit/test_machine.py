@@ -1,6 +1,7 @@
 """The machine: workers in any order, and a failure that is a program."""
 
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -8,9 +9,9 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from agent_es import AgentRun, CallTool, Effect, Finish, RunStore, ScriptedDecider, ToolContext, crash_point, tool
+from agent_es import AgentRun, CallTool, Effect, Finish, RunStore, ScriptedDecider, ToolContext, tool
 from agent_es.demo import scenario as story
-from agent_es.testing import RunMachine, Scenario, SteppedWorker
+from agent_es.testing import PaymentProvider, RunMachine, Scenario, SteppedWorker
 from agent_es.testing.machine import DidNotHold
 
 FEW = settings(
@@ -33,45 +34,34 @@ def test_the_story_survives_workers_in_any_order() -> None:
     run_state_machine_as_test(StoryMachine, settings=FEW)
 
 
-class Ledger:
-    """A world: amounts in a file."""
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "ledger"
-
-    def pay(self) -> None:
-        with self.path.open("a") as file:
-            file.write("10.00\n")
-        crash_point("it is paid")
-
-    def effects(self) -> list[str]:
-        return self.path.read_text().splitlines() if self.path.exists() else []
+def provider(folder: Path) -> PaymentProvider:
+    return PaymentProvider(folder / "provider.db")
 
 
 class Careless(AgentRun):
     """Says that paying is reading."""
 
     @tool(effect=Effect.READ)
-    def pay(self, ctx: ToolContext[Ledger]) -> str:
-        ctx.deps.pay()
+    def pay(self, ctx: ToolContext[PaymentProvider]) -> str:
+        ctx.deps.refund("ann", Decimal(10), key=None)
         return "paid"
 
 
 class CarelessMachine(RunMachine):
     """A machine that finds out."""
 
-    scenario = Scenario(agent=Careless, decider=ScriptedDecider([CallTool("pay"), Finish("done")]), world=Ledger)
+    scenario = Scenario(agent=Careless, decider=ScriptedDecider([CallTool("pay"), Finish("done")]), world=provider)
 
 
 def test_a_failing_machine_prints_a_program_that_fails_again_when_it_is_pasted() -> None:
     quickly = settings(FEW, max_examples=60, phases=[Phase.generate])  # shrinking is Hypothesis's affair
 
-    with pytest.raises(DidNotHold, match=r"double: 10\.00 happened") as failed:
+    with pytest.raises(DidNotHold, match=r"double: \('ann', '10\.00'\) happened") as failed:
         run_state_machine_as_test(CarelessMachine, settings=quickly)
 
     told = failed.value.__notes__
     program = "\n".join(told[told.index("state = CarelessMachine()") : told.index("state.teardown()") + 1])
-    with pytest.raises(DidNotHold, match=r"double: 10\.00 happened"):
+    with pytest.raises(DidNotHold, match=r"double: \('ann', '10\.00'\) happened"):
         exec(program, {"CarelessMachine": CarelessMachine})  # noqa: S102  # pasted, as a user would
 
 
@@ -146,12 +136,12 @@ class Once(AgentRun):
     """Pays, and cannot be asked whether it did."""
 
     @tool(effect=Effect.AT_MOST_ONCE)
-    def pay(self, ctx: ToolContext[Ledger]) -> str:
-        ctx.deps.pay()
+    def pay(self, ctx: ToolContext[PaymentProvider]) -> str:
+        ctx.deps.refund("ann", Decimal(10), key=None)
         return "paid"
 
 
-def look(store: RunStore, state: Any, world: Ledger) -> None:
+def look(store: RunStore, state: Any, world: PaymentProvider) -> None:
     for step in state.doubts:
         store.settle(
             state.run_id, step.idx, "happened" if world.effects() else "did_not_happen", by="person", result="paid"
@@ -161,14 +151,14 @@ def look(store: RunStore, state: Any, world: Ledger) -> None:
 class SettledMachine(RunMachine):
     """A machine with an act of its own."""
 
-    scenario = Scenario(agent=Once, decider=ScriptedDecider([CallTool("pay"), Finish("done")]), world=Ledger)
+    scenario = Scenario(agent=Once, decider=ScriptedDecider([CallTool("pay"), Finish("done")]), world=provider)
     acts: ClassVar[dict[str, Callable[..., object]]] = {**RunMachine.acts, "look": look}  # type: ignore[assignment]
 
 
 def test_people_act_on_the_run_between_the_moves() -> None:
     machine = SettledMachine()
     first = machine.hire()
-    move_to(machine, first, "it is paid")
+    move_to(machine, first, "the money has moved")
     machine.crash(first)
     machine.finish(machine.hire())
     assert [step.status for step in machine.store.load("run-1").steps] == ["in_doubt"]

@@ -12,6 +12,7 @@ import pytest
 from agent_es.cli import main
 
 SHOP = """
+import sys
 from pathlib import Path
 
 from agent_es import AgentRun, CallTool, Effect, Finish, ScriptedDecider, ToolContext, crash_point, tool
@@ -46,7 +47,14 @@ class Careful(Forgetful):
         ctx.deps.send(to)
 
 
+def frail(folder):
+    if sys.modules["__main__"].__spec__.name == "agent_es.testing.forked":
+        raise ConnectionError("no outbox in a process of its own")
+    return Outbox(folder)
+
+
 broken = Scenario(agent=Forgetful, world=Outbox)
+alone = Scenario(agent=Careful, world=frail)
 careful = Scenario(agent=Careful, world=Outbox)
 """
 
@@ -155,6 +163,14 @@ def test_kills_come_to_what_crashes_come_to(fuzz: Fuzz) -> None:
     assert (report["crashes"], report["double"]) == (1, 1)
     assert report["smallest"]["deaths"] == smallest["deaths"]
     assert report["smallest"]["journal"] == smallest["journal"]
+
+
+def test_what_stops_a_process_that_was_to_be_killed_is_reported(fuzz: Fuzz) -> None:
+    done = fuzz("shop:alone", "--kill", "--sample", "1", "--json")
+
+    (problem,) = done.report["smallest"]["problems"]
+    assert done.status == 1
+    assert problem.startswith("a worker stopped with ConnectionError: no outbox in a process of its own (shop.py:")
 
 
 def test_a_sample_bounds_the_runs_of_each_number_of_crashes_and_a_seed_draws_another(fuzz: Fuzz) -> None:

@@ -31,9 +31,11 @@ pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)  # w
 
 PROGRAM = """
 import asyncio, sys
-from agent_es import AgentRun, CallTool, Finish, RunStore, Runner, ScriptedDecider, tool
+from agent_es import AgentRun, CallTool, Finish, Retry, RunStore, Runner, ScriptedDecider, tool
 
 class Dies(AgentRun):
+    retry = Retry(initial=0.01)  # its waits would be most of the time that it is given
+
     @tool(effect="idempotent")
     def exits(self) -> None:
         sys.exit(7)

@@ -14,6 +14,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import eventsourcing.persistence as es
@@ -120,7 +121,7 @@ class Datastore(SQLAlchemyDatastore):
             connection = lent.driver_connection
             try:
                 with self.raw(lent):
-                    return self.patiently(lambda: act(connection))  # noqa: B023  # called before the next round
+                    return self.patiently(partial(act, connection))
             except self.dialect.errors:
                 if not self.dialect.is_lost(connection) or time.monotonic() > until:
                     raise
@@ -154,10 +155,11 @@ class Datastore(SQLAlchemyDatastore):
             lent = self._lend()
             connection = lent.driver_connection
             try:
-                self.patiently(lambda: self.dialect.begin(connection, to_write=True))  # noqa: B023
-            except BaseException:
+                self.patiently(partial(self.dialect.begin, connection, to_write=True))
+            except BaseException as error:
                 self._take_back(lent)
-                if not self.dialect.is_lost(connection) or time.monotonic() > until:
+                is_away = isinstance(error, self.dialect.errors) and self.dialect.is_lost(connection)
+                if not is_away or time.monotonic() > until:
                     raise
             else:
                 return lent

@@ -207,7 +207,7 @@ def _cursor_of(connection: psycopg.Connection[Any]) -> psycopg.Cursor[Any]:
 
 def _are_of_one(claims: Sequence[Claim]) -> bool:
     """Say whether no key is claimed twice, which one statement cannot do."""
-    return len(claims) < 2 or len({(claim.tool, claim.key) for claim in claims}) == len(claims)  # noqa: PLR2004
+    return len({(claim.tool, claim.key) for claim in claims}) == len(claims)
 
 
 @cache

@@ -60,7 +60,9 @@ class Place:
     @property
     def point(self) -> CrashPoint | None:
         """The request and the side, where this is around one."""
-        return CrashPoint(self.requests, self.what) if self.kind == "request" else None  # type: ignore[arg-type]
+        if self.kind != "request":
+            return None
+        return CrashPoint(self.requests, "before" if self.what == BEFORE else "after")
 
     def __str__(self) -> str:
         return f"{self.what} {self.of}" if self.kind == "request" else f"{self.what}, in {self.of}"

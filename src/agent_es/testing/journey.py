@@ -20,7 +20,7 @@ from agent_es.testing.difference import difference
 from agent_es.testing.scenario import Ending, Scenario
 
 Schedule = tuple[int, ...]
-Kill = Callable[[Path, Life], str | None]
+Kill = Callable[[Path, Life, Audit], str | None]
 """Lives a life on what lies in a folder; returns where it died, or None where it came to its end."""
 
 
@@ -77,7 +77,7 @@ def travel(
     """
     fate, audit, told = Fate(schedule, seed), Audit(same=scenario.same), None
 
-    def live(folder: Path, life: Life) -> str | None:
+    def live(folder: Path, life: Life, audit: Audit) -> str | None:
         nonlocal told
         try:
             told = scenario.live(folder, life, audit)
@@ -86,21 +86,21 @@ def travel(
         except BadScenario:
             raise
         except Exception as error:
-            fate.problems.append(_stopped(error))
+            fate.problems.append(stopped(error))
         if isinstance(life.at, int) and 1 <= life.at <= len(life.places):
             outlived = life.places[life.at - 1]
             fate.problems.append(f"a worker outlived its crash {outlived}: something catches BaseException")
         return None
 
     for at in schedule:
-        died_at = (kill or live)(folder, Life(at, seed=seed))
+        died_at = (kill or live)(folder, Life(at, seed=seed), audit)
         if died_at is None:
             break
         fate.deaths.append(died_at)
     last = Life(seed=seed)
     fate.places = last.places
     if not fate.problems:
-        live(folder, last)
+        live(folder, last, audit)
     fate.choices = last.choices
     fate.shown = audit.shown
     look_at(fate, scenario, folder, told, calm)
@@ -193,7 +193,8 @@ def many(count: int, what: str) -> str:
     return f"{count:,} {what if count == 1 else plural}"
 
 
-def _stopped(error: Exception) -> str:
+def stopped(error: Exception) -> str:
+    """Say what a worker stopped with, and where."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"a worker stopped with {type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
 

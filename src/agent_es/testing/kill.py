@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_es.errors import BadScenario
+from agent_es.testing.audit import Audit
 from agent_es.testing.crash import Life
 from agent_es.testing.scenario import Ending, load_scenario
 from agent_es.testing.survival import Report, fuzz, survived
@@ -25,18 +26,22 @@ class Killer:
     def __init__(self, server: subprocess.Popen[str]) -> None:
         self._server = server
 
-    def __call__(self, folder: Path, life: Life) -> str | None:
-        """Live a life in a child; return where it was killed, or None where it came to its end."""
+    def __call__(self, folder: Path, life: Life, audit: Audit) -> str | None:
+        """Live a life in a child; return where it was killed, or None where it came to its end.
+
+        What the child saw that must not be goes into the audit.
+        """
         assert self._server.stdin is not None  # noqa: S101  # for the type checker
         assert self._server.stdout is not None  # noqa: S101
         print(json.dumps([str(folder), life.at, life.seed]), file=self._server.stdin, flush=True)
         line = self._server.stdout.readline()
         if not line:
             raise BadScenario(f"the process that forks workers ended with status {self._server.wait()}")
-        status, died_at = json.loads(line)
-        if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
-            return str(died_at)
-        return None
+        status, said = json.loads(line)
+        died_at, problems = json.loads(said) if said else (None, [f"a worker said nothing, and ended with {status}"])
+        audit.problems += problems
+        is_killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        return died_at if is_killed else None
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import random
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import get_args
@@ -20,8 +20,6 @@ from agent_es.testing.scenario import Ending, Scenario, scratch
 from agent_es.testing.stepped import EXPECTED, Fault, SteppedWorker
 from agent_es.testing.survival import DidNotSurvive, Failure, Report
 
-Hire = Callable[[], SteppedWorker]
-
 
 def survives_every_fault(scenario: Scenario, invariant: Callable[[Ending], object] | None = None) -> Report:
     """Let the store of a lone worker fail at each commit, before and after it: the worker comes to its end.
@@ -32,13 +30,13 @@ def survives_every_fault(scenario: Scenario, invariant: Callable[[Ending], objec
     faults = [fault for fault in get_args(Fault) if fault != "busy"]  # who finds it busy has only to come again
     for place, fault in product(trial.calm.places, faults):
         if place.what == BEFORE_COMMIT and place.kind == "commit" and place.of != "the opening of the store":
-            with trial.run(f"{fault} {place}") as (hire, stopped):
-                worker = hire()
+            with trial.run() as meeting:
+                worker = meeting.hire()
                 worker.move(place.n)
+                meeting.what = f"{fault} {worker.at}"
                 worker.fail_next(fault)
                 worker.finish()
-                if worker.error is not None:
-                    stopped.append(worker.error)
+                meeting.blame(worker)
     return trial.report
 
 
@@ -53,16 +51,16 @@ def survives_overtaking(
     spots = [*product(trial.calm.places, repeat=2)]
     draw = random.Random(seed)  # noqa: S311  # pairs to reproduce, not a secret
     for still, there in draw.sample(spots, min(pairs, len(spots))):
-        with trial.run(f"one stands {still}; the other goes on, {there}") as (hire, stopped):
-            workers = first, second = hire(), hire()
+        with trial.run() as meeting:
+            workers = first, second = meeting.hire(), meeting.hire()
             first.move(still.n)
             second.move(there.n)
-            for worker in (*workers, hire()):
+            stands = second.at if second.is_alive else "to its end"
+            meeting.what = f"one stands {first.at}; the other goes on, {stands}"
+            for worker in (*workers, meeting.hire()):
                 if worker.is_alive:
                     worker.finish()
-            stopped.extend(
-                worker.error for worker in workers if worker.error and not isinstance(worker.error, EXPECTED)
-            )
+            meeting.blame(*workers, unless=EXPECTED)
     trial.report.drawn = trial.report.runs - 1
     return trial.report
 
@@ -78,18 +76,18 @@ class _Rivals:
         self._count(self.calm, "no worker meets another, and no store fails")
 
     @contextmanager
-    def run(self, what: str) -> Iterator[tuple[Hire, list[BaseException]]]:
-        """Lend what hires workers for one run, and where to put what stopped them; look at what it came to."""
+    def run(self) -> Iterator["_Meeting"]:
+        """Lend a meeting of workers on one run, and look at what it came to."""
         audit = Audit(alone=False, same=self._scenario.same)
-        stopped: list[BaseException] = []
         with tempfile.TemporaryDirectory(dir=scratch()) as name:
             folder = Path(name)
-            yield lambda: SteppedWorker(lambda life: self._scenario.live(folder, life, audit)), stopped
-            fate = Fate((), self.report.seed, problems=[f"a worker stopped with {error!r}" for error in stopped])
+            meeting = _Meeting(lambda: SteppedWorker(lambda life: self._scenario.live(folder, life, audit)))
+            yield meeting
+            fate = Fate((), self.report.seed, problems=meeting.problems)
             fate.shown = audit.shown
             look_at(fate, self._scenario, folder, None, self.calm)
             fate.problems += audit.problems
-        self._count(fate, what)
+        self._count(fate, meeting.what)
 
     def _count(self, fate: Fate, what: str) -> None:
         report = self.report
@@ -101,3 +99,19 @@ class _Rivals:
             report.broken = 1
             report.smallest = Failure((), fate.seed, [what], fate.problems, [str(entry) for entry in fate.journal])
             raise DidNotSurvive(report)
+
+
+@dataclass
+class _Meeting:
+    """Workers on one run."""
+
+    hire: Callable[[], SteppedWorker]
+    what: str = ""
+    """Where they met, as they stood there."""
+    problems: list[str] = field(default_factory=list)
+
+    def blame(self, *workers: SteppedWorker, unless: tuple[type[BaseException], ...] = ()) -> None:
+        """Note what stopped workers that nothing should have stopped."""
+        for worker in workers:
+            if worker.error is not None and not isinstance(worker.error, unless):
+                self.problems.append(f"a worker stopped with {worker.error!r}")
