@@ -70,6 +70,7 @@ class Lease:
     """For how long it holds without being renewed."""
     claims: int = 0
     """How many workers had the run since it last got anywhere, this one among them."""
+    holder: str = ""
     is_lost: bool = False
     _fresh_at: float = field(default_factory=time.monotonic)
 

@@ -228,7 +228,7 @@ def test_an_append_that_nobody_can_read_back_is_an_error_and_a_resume_finds_out(
             error.sqlite_errorcode = sqlite3.SQLITE_IOERR
             raise error
 
-        store.recorder.datastore.raw = fail  # type: ignore[method-assign]
+        store.recorder.datastore._lend = fail  # type: ignore[method-assign]
 
     charges, model = Charges(), Model(elsewhere)
     lose_the_answer(store, nth=3, commits=commits, then=unplug)
@@ -248,7 +248,7 @@ def test_a_lost_append_whose_place_another_worker_took_ends_this_execution(
     store: RunStore, elsewhere: RunStore
 ) -> None:
     charges, model = Charges(), Model(elsewhere)
-    other = Runner(elsewhere, Model(elsewhere), deps=charges)
+    other = Runner(elsewhere, Model(elsewhere), deps=charges, force_takeover=True)
     lose_the_answer(store, nth=3, commits=False, then=lambda: other.run(Shop, run_id=RUN_ID))
 
     with pytest.raises(RunMoved):

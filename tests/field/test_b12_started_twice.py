@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from agent_es import AgentRun, CallTool, Effect, Finish, Runner, RunStore, ScriptedDecider, Status, ToolContext, tool
-from agent_es.errors import RunConflict, RunMoved
+from agent_es.errors import RunConflict, RunHeld, RunMoved
 from agent_es.testing import FrozenClock, PaymentProvider
 
 RUN_ID = "order-7"
@@ -85,7 +85,7 @@ def test_eight_starts_at_once_are_one_run_whose_body_runs_once(
     assert [record.run_id for record in store.runs()] == [RUN_ID]
 
 
-def test_eight_drivers_without_a_lease_move_money_once_in_one_journal(
+def test_eight_drivers_at_once_move_money_once_in_one_journal(
     tmp_path: Path, store: RunStore, provider: PaymentProvider
 ) -> None:
     got = eight_callers(tmp_path, "drive")
@@ -190,7 +190,7 @@ def drive(_: RunStore, runner: Runner) -> dict[str, Any]:
     """Start the run and drive it, until another caller is faster."""
     try:
         return {"run_id": runner.run(Order, run_id=RUN_ID, goal=GOAL, input={"n": 1}).run_id}
-    except RunMoved:
+    except (RunHeld, RunMoved):
         return {"run_id": RUN_ID}
 
 

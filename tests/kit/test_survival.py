@@ -85,7 +85,7 @@ def test_every_place_is_tried_once_and_every_worker_dies_there() -> None:
 
     assert report.runs == report.points + 1
     assert report.crashes == report.points
-    assert report.kinds == {"request": 14, "commit": 10, "mark": 1}
+    assert report.kinds == {"request": 14, "commit": 12, "mark": 1}
     assert (report.broken, report.double, report.lost, report.in_doubt) == (0, 0, 0, 0)
 
 
@@ -129,7 +129,7 @@ def test_one_schedule_can_be_lived_through_again() -> None:
 @pytest.mark.parametrize(("schedule", "worker"), [((99,), 1), ((0,), 1), ((9, 99), 2)])
 def test_a_schedule_that_no_worker_reaches_is_an_error(schedule: tuple[int, ...], worker: int) -> None:
     with pytest.raises(
-        BadScenario, match=f"worker {worker} came to its end before its place {schedule[-1]}; .* 25 places"
+        BadScenario, match=f"worker {worker} came to its end before its place {schedule[-1]}; .* 27 places"
     ):
         fuzz(scenario("write"), only=schedule)
 
@@ -262,7 +262,7 @@ def test_a_mark_is_a_mark_whatever_it_is_called() -> None:
 
     report = fuzz(scenario("write", world=Confusing), sample=1)
 
-    assert report.kinds == {"request": 14, "commit": 10, "mark": 4}
+    assert report.kinds == {"request": 14, "commit": 12, "mark": 4}
 
 
 class Stubborn(AgentRun):

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from agent_es.cli import main
+from agent_es.store.tables import SCHEMA_VERSION
 
 AGENT = '''
 import time
@@ -152,14 +153,15 @@ def test_what_goes_out_comes_in_again_with_the_same_digest(greeted: Shell, tmp_p
 
 
 def test_a_rebuild_and_a_migration_say_how_many_runs_there_are(greeted: Shell) -> None:
-    assert json.loads(greeted("rebuild", "--json")[1]) == {"runs": 1, "schema": 1}
-    assert json.loads(greeted("migrate", "--json")[1]) == {"runs": 1, "schema": 1}
+    assert json.loads(greeted("rebuild", "--json")[1]) == {"runs": 1, "schema": SCHEMA_VERSION}
+    assert json.loads(greeted("migrate", "--json")[1]) == {"runs": 1, "schema": SCHEMA_VERSION}
 
 
 def test_an_older_schema_is_brought_up_with_its_leases(greeted: Shell) -> None:
     with sqlite3.connect("agent_es.db") as database:
         database.execute("UPDATE agent_es_schema SET version = 0")
         database.execute("UPDATE agent_es_runs SET lease_token = 7, goal = 'damaged'")
+        database.execute("DROP INDEX agent_es_runs_due")
         database.execute("ALTER TABLE agent_es_runs DROP COLUMN wake_at")
 
     refused, migrated = greeted("runs"), greeted("migrate")

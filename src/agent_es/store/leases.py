@@ -4,6 +4,7 @@ Rule 1: every expiry is judged by the database's clock, the only one that all wo
 Rule 2: the token grows with every taking; an append under another token than the row's is refused, whatever its
 holder believes.  So a worker that froze and thawed can do no harm here.
 Rule 3: a row that is gone is a lease that is lost.
+Rule 4: what this process wanted to give back and could not, it may take again at once.
 """
 
 import time
@@ -13,7 +14,7 @@ from typing import Any, TypeVar
 
 import eventsourcing.persistence as es
 
-from agent_es.errors import LeaseLost, RunHeld, RunNotFound, StoreUnusable
+from agent_es.errors import AgentError, LeaseLost, RunHeld, RunNotFound, StoreUnusable
 from agent_es.owners import Lease, Owner
 from agent_es.state import Status
 from agent_es.store.datastore import Datastore
@@ -23,6 +24,9 @@ T = TypeVar("T")
 
 TRIES = 5
 """How often something is written whose answer was lost."""
+
+_given_up: set[tuple[str, str, int]] = set()
+"""Leases that this process does not use any more, and whose rows do not say so: holder, run, token."""
 
 _MOVABLE = f"status IN ('{Status.PENDING.value}', '{Status.RUNNING.value}')"
 _DUE = f"status = '{Status.WAITING.value}'"
@@ -36,7 +40,7 @@ class Leases:
         dialect, table = datastore.dialect, runs.name
         now = dialect.now
         self._taken = f"lease_owner = ?, lease_token = lease_token + 1, lease_until = {now} + ?, claims = claims + 1"
-        look = f"SELECT lease_owner, lease_until, {now} FROM {table} WHERE run_id = ?{dialect.for_update}"
+        look = f"SELECT lease_owner, lease_until, {now}, lease_token FROM {table} WHERE run_id = ?{dialect.for_update}"
         take = f"UPDATE {table} SET {self._taken} WHERE run_id = ? RETURNING lease_token, claims"
         ours = "WHERE run_id = ? AND lease_token = ?"
         renew = f"UPDATE {table} SET lease_until = {now} + ? {ours}"
@@ -50,13 +54,18 @@ class Leases:
         Raises ``RunHeld``, ``RunNotFound``, ``StoreBusy``, ``StoreUnusable``.
         """
 
+        is_again = False
+
         def take(connection: Any) -> Lease:
+            nonlocal is_again
             asked_at = time.monotonic()
             found = connection.execute(self._look, (run_id,)).fetchone()
             if found is None:
                 raise RunNotFound(f"no run {run_id!r}")
-            holder, until, now = found
-            is_free = holder in (None, str(owner)) or until <= now or _is_dead(holder)
+            holder, until, now, token = found
+            is_ours = (is_again and holder == str(owner)) or (holder, run_id, token) in _given_up
+            is_free = holder is None or is_ours or until <= now or _is_dead(holder)
+            is_again = True  # if the answer to this is lost, it may be ours
             if not (is_free or force):
                 held_until = datetime.fromtimestamp(until, UTC)
                 raise RunHeld(
@@ -64,7 +73,7 @@ class Leases:
                     "wait until then, stop that worker, or take it over with force_takeover"
                 )
             token, claims = connection.execute(self._take, (str(owner), seconds, run_id)).fetchone()
-            return Lease(run_id, token, seconds, claims, _fresh_at=asked_at)
+            return Lease(run_id, token, seconds, claims, str(owner), _fresh_at=asked_at)
 
         return self._written(take)
 
@@ -84,8 +93,12 @@ class Leases:
     def defer(self, lease: Lease, seconds: float, *, counts: bool) -> None:
         """Give a run back and leave it alone for so long; ``counts`` lets the claim count as one that got nowhere."""
         values = (seconds, int(not counts), lease.run_id, lease.token)
-        self._written(lambda connection: connection.execute(self._defer, values))
         lease.is_lost = True
+        try:
+            self._written(lambda connection: connection.execute(self._defer, values))
+        except AgentError:
+            _given_up.add((lease.holder, lease.run_id, lease.token))
+            raise
 
     def claim(self, agents: Sequence[str], owner: Owner, seconds: float) -> Lease | None:
         """Take the run that is due longest, of one of the agents; None where none is."""
@@ -96,7 +109,7 @@ class Leases:
                 found = connection.execute(statement, (str(owner), seconds, *agents)).fetchone()
                 if found is not None:
                     run_id, token, claims = found
-                    return Lease(run_id, token, seconds, claims, _fresh_at=asked_at)
+                    return Lease(run_id, token, seconds, claims, str(owner), _fresh_at=asked_at)
             return None
 
         return self._written(claim)
