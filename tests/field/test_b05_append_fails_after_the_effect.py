@@ -228,7 +228,7 @@ def test_an_append_that_nobody_can_read_back_is_an_error_and_a_resume_finds_out(
             error.sqlite_errorcode = sqlite3.SQLITE_IOERR
             raise error
 
-        store.recorder.datastore._lend = fail  # type: ignore[method-assign]
+        store.recorder.datastore.reading = store.recorder.datastore.writing = fail  # type: ignore[method-assign]
 
     charges, model = Charges(), Model(elsewhere)
     lose_the_answer(store, nth=3, commits=commits, then=unplug)

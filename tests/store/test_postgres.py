@@ -17,7 +17,7 @@ from agent_es import AgentRun, CallTool, Finish, Runner, RunStore, ScriptedDecid
 from agent_es.crashpoints import AFTER_COMMIT, BEFORE_COMMIT, watching
 from agent_es.errors import KeyReused, RunMoved, StoreBusy, StoreUnusable
 from agent_es.run import Planned
-from agent_es.store.projection import ALL, change_of, claims_of, row_of
+from agent_es.store.projection import ALL, Change, change_of, claims_of, row_of
 from agent_es.testing import FrozenClock
 
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -122,9 +122,10 @@ def test_an_append_may_be_of_any_length(store: RunStore, sql: Sql, count: int) -
     run = decided(store, "run-7f3a", "A")
     (first,) = [store.mapper.to_stored_event(event) for event in run.pending_events]
     events = [replace(first, originator_version=2 + n) for n in range(count)]
-    columns, values = row_of(run.state)
+    row = row_of(run.state)
+    change = Change(row.columns[7:], (count + 1, *row.values[8:]))
 
-    store.recorder.append(events, (columns[7:], (count + 1, *values[8:])), claims_of("run-7f3a", run.pending_events))
+    store.recorder.append(events, change, claims_of("run-7f3a", run.pending_events))
 
     assert store.record("run-7f3a").cursor == count + 1
     assert store.recorder.rows(first.originator_id, after=1) == [
@@ -246,7 +247,7 @@ def test_who_appends_can_be_seen_by_a_follower_until_the_commit(store: RunStore,
     with store.recorder.datastore.lending() as (_, connection):
         seen += sql(holders)
         events = [store.mapper.to_stored_event(event) for event in run.pending_events]
-        store.recorder.append_in(connection, events, change_of(run.state, run.recorded), [])
+        store.recorder.append_in(connection, events, change_of(run.state, run.recorded, run.pending_events, None), [])
         seen += sql(holders)
     seen += sql(holders)
 
@@ -266,7 +267,9 @@ def test_a_writer_that_is_frozen_in_its_transaction_keeps_others_waiting_within_
     def freeze() -> None:
         with store.recorder.datastore.lending() as (_, connection):
             events = [store.mapper.to_stored_event(event) for event in run.pending_events]
-            store.recorder.append_in(connection, events, change_of(run.state, run.recorded), [])
+            store.recorder.append_in(
+                connection, events, change_of(run.state, run.recorded, run.pending_events, None), []
+            )
             open_store().save(late)
             waited.append(time.monotonic() - began)
 

@@ -40,7 +40,9 @@ class Leases:
         dialect, table = datastore.dialect, runs.name
         now = dialect.now
         self._taken = f"lease_owner = ?, lease_token = lease_token + 1, lease_until = {now} + ?, claims = claims + 1"
-        look = f"SELECT lease_owner, lease_until, {now}, lease_token FROM {table} WHERE run_id = ?{dialect.for_update}"
+        look = (
+            f"SELECT lease_owner, lease_until, {now}, lease_token FROM {table} WHERE run_id = ?{dialect.for_update}"
+        )
         take = f"UPDATE {table} SET {self._taken} WHERE run_id = ? RETURNING lease_token, claims"
         ours = "WHERE run_id = ? AND lease_token = ?"
         renew = f"UPDATE {table} SET lease_until = {now} + ? {ours}"
@@ -53,7 +55,6 @@ class Leases:
 
         Raises ``RunHeld``, ``RunNotFound``, ``StoreBusy``, ``StoreUnusable``.
         """
-
         is_again = False
 
         def take(connection: Any) -> Lease:
