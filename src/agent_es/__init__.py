@@ -4,9 +4,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from agent_es.awaiting import awaitable
     from agent_es.crashpoints import crash_point
     from agent_es.decider import Decider, Decision, Fail, Finish, ScriptedDecider
     from agent_es.errors import AgentError, KeyMismatch, NotApplied, OutcomeUnknown
+    from agent_es.projections import Projection
     from agent_es.run import AgentRun
     from agent_es.runtime import Runner
     from agent_es.state import RunState, Status, Step
@@ -32,6 +34,7 @@ _HOME = {
     "NotApplied": "errors",
     "Notice": "telemetry",
     "OutcomeUnknown": "errors",
+    "Projection": "projections",
     "Retry": "tools",
     "RunState": "state",
     "RunStore": "store",
@@ -42,6 +45,7 @@ _HOME = {
     "ToolContext": "tools",
     "ToolSpec": "tools",
     "Worker": "worker",
+    "awaitable": "awaiting",
     "crash_point": "crashpoints",
     "tool": "tools",
 }
@@ -61,6 +65,7 @@ __all__ = [
     "NotApplied",
     "Notice",
     "OutcomeUnknown",
+    "Projection",
     "Retry",
     "RunState",
     "RunStore",
@@ -71,6 +76,7 @@ __all__ = [
     "ToolContext",
     "ToolSpec",
     "Worker",
+    "awaitable",
     "crash_point",
     "tool",
 ]

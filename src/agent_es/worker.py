@@ -52,8 +52,9 @@ class Worker:
     """Moves the due runs of some agents, up to ``concurrency`` at once.
 
     ``decider`` is one, or a mapping from agents; ``deps``, ``tools`` and ``at_once`` are as for a ``Runner``.  A
-    claim holds for ``lease`` seconds and is renewed.  ``poll`` seconds is how late a due run may be noticed.  A run
-    that ``park_after`` workers in a row got nowhere with is parked.  A stop waits for ``grace`` seconds.
+    claim holds for ``lease`` seconds and is renewed.  ``poll`` seconds is how late a due run may be noticed, where
+    the database does not tell (PostgreSQL does).  A run that ``park_after`` workers in a row got nowhere with is
+    parked.  A stop waits for ``grace`` seconds.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Worker:
         at_once: int | None = None,
         concurrency: int = 8,
         lease: float = 30.0,
-        poll: float = 1.0,
+        poll: float = 0.5,
         park_after: int = 5,
         grace: float = 10.0,
         owner: Owner | None = None,
@@ -89,6 +90,7 @@ class Worker:
         self._stops = threading.Event()
         self._ended: queue.SimpleQueue[Lease | None] = queue.SimpleQueue()
         """What came to the end of its step, so that its slot is free; None wakes who waits."""
+        self._is_rung = False
         self._flying: dict[int, Lease] = {}
         self._runners: dict[str, Runner] = {}
         for agent in known:
@@ -112,7 +114,7 @@ class Worker:
 
         ``until_idle`` ends when nothing is due; ``once`` after one step.
         """
-        with self._stopped_by_signals():
+        with self._stopped_by_signals(), self._listening():
             while not self._stops.is_set():
                 if len(self._flying) < self.concurrency and (lease := self._claim()):
                     self._fly(lease)
@@ -145,11 +147,31 @@ class Worker:
         threading.Thread(target=self._work, args=[lease], name=f"agent_es {lease.run_id}", daemon=True).start()
 
     def _land(self, timeout: float) -> None:
-        """Wait for a step to end."""
+        """Wait for a step to end, or for the bell."""
         with suppress(queue.Empty):
             lease = self._ended.get(timeout=max(0.0, timeout))
-            if lease is not None:
+            if lease is None:
+                self._is_rung = False
+            else:
                 del self._flying[id(lease)]
+
+    @contextmanager
+    def _listening(self) -> Iterator[None]:
+        """Be woken when a run becomes due, where the database tells."""
+        over = threading.Event()
+        if self.store.bell.is_there:
+            listen = self.store.bell.listen
+            threading.Thread(target=listen, args=[over, self._ring], name="agent_es bell", daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
+
+    def _ring(self) -> None:
+        """Wake the one who waits, once for however many notices came meanwhile."""
+        if not self._is_rung:
+            self._is_rung = True
+            self._ended.put(None)
 
     def _drain(self) -> None:
         """Wait for what is under way; hand back what takes longer than the grace."""

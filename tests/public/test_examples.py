@@ -67,3 +67,10 @@ def test_the_loop_takes_a_run_up_where_an_earlier_shift_left_it() -> None:
         "a shift finds the run running, with 2 steps",
     ]
     assert said[-1] == "done: printer on fire, please reset my password, thank you"
+
+
+def test_the_read_model_adds_each_refund_once() -> None:
+    first, again = said_twice("refund_totals.py")
+
+    assert first == ["applied 18 events", "refunded: 600.00"]
+    assert again == ["applied 0 events", "refunded: 600.00"]

@@ -5,7 +5,7 @@ Rule 2: nothing goes on from what is not in the journal: a refused append leaves
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar
@@ -15,6 +15,7 @@ import eventsourcing.persistence as es
 from eventsourcing.application import AggregateNotFoundError, Application, Repository
 from eventsourcing.persistence import InfrastructureFactory, StoredEvent
 from eventsourcing.utils import Environment
+from sqlalchemy.orm import Session
 
 from agent_es.errors import (
     AgentError,
@@ -36,13 +37,16 @@ from agent_es.journal import JournalEntry, timestamp
 from agent_es.owners import Owner
 from agent_es.run import AgentRun, Clock
 from agent_es.state import RunState, Status, evolve, fold
+from agent_es.store.bell import Bell
 from agent_es.store.datastore import PATIENCE
 from agent_es.store.dialects import dialect_of, parsed, shown
+from agent_es.store.feed import Feed, FeedEntry
 from agent_es.store.leases import Leases
 from agent_es.store.mapper import EventMapper, Row
 from agent_es.store.projection import Change, Claim, change_of, claims_of, row_of
 from agent_es.store.recorder import Factory, KeyHeld, RunRecorder
 from agent_es.store.tables import runs
+from agent_es.store.tracking import Tracking
 from agent_es.values import canonical, decode
 
 Run = TypeVar("Run", bound=AgentRun)
@@ -119,6 +123,9 @@ class RunStore(Application[UUID]):
             super().__init__(env={**(env or {}), **settings})
             self.recorder.datastore.patience = patience
             self.leases = Leases(self.recorder.datastore)
+            self.bell = Bell(self.recorder.datastore)
+            self.tracking = Tracking(self.recorder.datastore)
+            self._feed = Feed(self.recorder, self.mapper)
             self.recorder.open(create=create, migrate=migrate)
         except AgentError:
             raise
@@ -135,19 +142,36 @@ class RunStore(Application[UUID]):
         goal: str,
         input: Any = None,  # noqa: A002  # the word of the design
         tags: Mapping[str, str] | None = None,
+        session: Session | None = None,
     ) -> RunState:
         """Record a new run, or return the one of that id; ``resumed`` says which.
 
-        Raises ``RunConflict`` where that id was started with another agent, goal or input.
+        With a ``session`` of SQLAlchemy, on the same database, the run is part of the caller's transaction: it is
+        there when the caller commits, and what the session raises is the caller's.  An asynchronous session joins by
+        ``await session.run_sync(lambda session: store.start(..., session=session))``.
+        Raises ``RunConflict`` where that id was started with another agent, goal or input, and ``StoreUnusable``
+        where the session is of another database.
         """
         run = agent.begin(run_id, goal, canonical(input), tags or {}, self.clock)
+        there = self._start(run) if session is None else self._start_in(session, run)
+        if there is None:
+            return run.state
+        check_same(there, run.state.agent, run.state.goal, run.state.input_json)
+        return replace(there, resumed=True)
+
+    def _start(self, run: AgentRun) -> RunState | None:
+        """Append a new run; return the one that is there instead."""
         try:
             self.save(run)
         except RunMoved:
-            there = self.load(run_id)
-            check_same(there, run.state.agent, run.state.goal, run.state.input_json)
-            return replace(there, resumed=True)
-        return run.state
+            return self.load(run.state.run_id)
+        return None
+
+    def _start_in(self, session: Session, run: AgentRun) -> RunState | None:
+        stored = [self.mapper.to_stored_event(event) for event in run.pending_events]
+        there = self.recorder.begin_in(self.recorder.datastore.joined(session), stored, row_of(run.state))
+        run.mark_recorded()
+        return self.mapper.fold(there) if there else None
 
     def load(self, run_id: str, version: int | None = None) -> RunState:
         """Return the run's state, or the one it had after ``version`` events; raise ``RunNotFound``."""
@@ -169,6 +193,15 @@ class RunStore(Application[UUID]):
         stream = stream_id(run_id)
         rows = self._rows(run_id) if after < 0 else self.recorder.rows(stream, after=after + 1)
         return [JournalEntry(run_id, self.mapper.to_domain_event(StoredEvent(stream, *row))) for row in rows]
+
+    def feed(self, *, after: int = 0, limit: int | None = None) -> Iterator[FeedEntry]:
+        """Yield the events of all runs beyond a position, each once, in the order in which they were stored.
+
+        It ends where the store ended when it was begun; keep the last entry's ``position`` to go on from there.
+        ``agent_es.projections.Projection`` does that for a read model in the same database.
+        Raises ``RunUnreadable`` at an event that this code does not know, ``StoreBusy``, ``StoreUnusable``.
+        """
+        return self._feed.read(after, limit)
 
     def runs(
         self,

@@ -12,7 +12,7 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -25,8 +25,8 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session, sessionmaker
 
 from agent_es.crashpoints import AFTER_COMMIT, BEFORE_COMMIT, crash_point
-from agent_es.errors import StoreBusy, StoreReentered
-from agent_es.store.dialects import dialect_of
+from agent_es.errors import StoreBusy, StoreReentered, StoreUnusable
+from agent_es.store.dialects import dialect_of, is_same, shown
 from agent_es.store.tables import EventRow
 
 T = TypeVar("T")
@@ -36,6 +36,17 @@ PATIENCE = 30.0
 
 RECONNECT = 15.0
 """Seconds that a server is waited for that was there before: long enough for its restart."""
+
+
+class Joined:
+    """The connection of somebody's own transaction, spoken to as a driver's is."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def execute(self, statement: str, values: Sequence[Any] = (), **_: object) -> Any:
+        """Execute a statement with the driver's marks for values; hints for the driver are left out."""
+        return self._connection.exec_driver_sql(statement, tuple(values))
 
 
 class Datastore(SQLAlchemyDatastore):
@@ -199,6 +210,26 @@ class Datastore(SQLAlchemyDatastore):
                     self._lent.to_this_thread = False
                 crash_point(BEFORE_COMMIT, "commit")
             crash_point(AFTER_COMMIT, "commit")
+
+    def joined(self, session: Session) -> Joined:
+        """Return the connection of a session of the caller's own; raise ``StoreUnusable`` where it is elsewhere."""
+        connection = session.connection()
+        theirs, ours = connection.engine.url, self.engine.url
+        if not is_same(theirs, ours):
+            raise StoreUnusable(
+                f"the session is of {shown(str(theirs))}, and the runs are in {shown(str(ours))}: one commit is of "
+                "one database; open the store with the URL that the session's engine has"
+            )
+        return Joined(connection)
+
+    @contextmanager
+    def apart(self) -> Iterator[Any]:
+        """Lend a connection of the driver for as long as it is wanted, which nobody gets after that."""
+        lent = self._reach(self.engine.raw_connection)
+        try:
+            yield lent.driver_connection
+        finally:
+            lent.invalidate()
 
     def refuse_reentry(self) -> None:
         """Raise ``StoreReentered`` in a thread whose transaction is under way."""

@@ -7,6 +7,7 @@ Rule 3: a driver is imported where a URL asks for it, and a password is in no me
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -41,6 +42,9 @@ class Dialect(Protocol):
     skip_locked: str
     """The same, passing over what others hold."""
 
+    can_tell: bool
+    """Whether it tells those who listen when a run becomes due."""
+
     @property
     def append(self) -> Append | None:
         """What appends in one statement, where that saves a round trip."""
@@ -70,6 +74,18 @@ class Dialect(Protocol):
         """Let nobody else append before this transaction ends."""
         ...
 
+    def ring(self, connection: Any) -> None:
+        """Tell those who listen, once this transaction has committed, that a run is due."""
+        ...
+
+    def listen(self, connection: Any) -> None:
+        """Listen on a connection from now on."""
+        ...
+
+    def hear(self, connection: Any, seconds: float) -> bool:
+        """Wait for so long to be told; say whether that came."""
+        ...
+
     def is_busy(self, error: BaseException) -> bool:
         """Whether an error says that somebody was in the way, and nothing was done."""
         ...
@@ -88,6 +104,14 @@ class Dialect(Protocol):
 
     def stream(self, stream: UUID) -> Any:
         """Return a stream's id as it is bound and read back."""
+        ...
+
+    def stream_of(self, found: Any) -> UUID:
+        """Return a stream's id as the event store library has it."""
+        ...
+
+    def settled(self, connection: Any, table: str, patience: float) -> int:
+        """Return the position of an events table up to which none can appear any more; raise ``StoreBusy``."""
         ...
 
     def tables(self, connection: Any) -> frozenset[str]:
@@ -139,6 +163,19 @@ def dialect_of(url: URL) -> Dialect:
             f"PostgreSQL needs a driver that is not here ({error}): pip install 'agent-es[postgres]'"
         ) from None
     return Postgres()
+
+
+def is_same(url: URL, other: URL) -> bool:
+    """Whether two URLs are of one database, as far as they say; by what driver is not asked.
+
+    >>> is_same(make_url("sqlite:///a.db"), make_url("sqlite+aiosqlite:///./a.db"))
+    True
+    """
+    if url.get_backend_name() != other.get_backend_name():
+        return False
+    if url.get_backend_name() in SQLITE:
+        return Path(url.database or "").resolve() == Path(other.database or "").resolve()
+    return url.database == other.database
 
 
 def shown(url: str) -> str:

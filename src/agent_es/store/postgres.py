@@ -8,6 +8,7 @@ Rule 4: every wait has a bound, also the one of a transaction for its own worker
 Rule 5: what is not one statement's business (what refused an append, say) is left to the recorder, step by step.
 """
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -19,6 +20,7 @@ from psycopg import errors
 from sqlalchemy import URL
 
 from agent_es.crashpoints import AFTER_COMMIT, BEFORE_COMMIT, crash_point
+from agent_es.errors import StoreBusy
 from agent_es.store.mapper import Row
 from agent_es.store.projection import ALL, Change, Claim, Columns
 from agent_es.store.tables import keys, runs
@@ -38,6 +40,9 @@ CONNECT_TIMEOUT = 5
 FEED_LOCK = 0x6165735F66656564
 """The advisory lock of those who append: ``aes_feed``."""
 
+CHANNEL = "agent_es_due"
+"""Where those listen who wait for work; a notification says no more than: look."""
+
 BATCH = 1_000
 """How many events one statement inserts at most."""
 
@@ -49,6 +54,13 @@ _DURABLE = (
 )
 _TYPES = {"cursor": "integer", **dict.fromkeys(("started_at", "wake_at", "updated_at"), "double precision")}
 _EVENT = "originator_id, originator_version, topic, state"
+_RING = f"pg_notify('{CHANNEL}', '')"
+_LAST_POSITION = "SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence(%s, 'id')::regclass), 0)"
+_HOLDERS = (
+    "SELECT virtualtransaction FROM pg_locks WHERE locktype = 'advisory' AND granted "
+    f"AND classid = {FEED_LOCK >> 32} AND objid = {FEED_LOCK & 0xFFFFFFFF} AND objsubid = 1 "
+    "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+)
 _SHARE = f"SELECT pg_advisory_xact_lock_shared({FEED_LOCK})"
 
 
@@ -59,6 +71,7 @@ class Postgres:
     now = "extract(epoch FROM clock_timestamp())::double precision"
     for_update = " FOR UPDATE"
     skip_locked = " FOR UPDATE SKIP LOCKED"
+    can_tell = True
 
     def check(self, url: URL, *, create: bool, migrate: bool) -> None:
         """Leave it to the server."""
@@ -102,6 +115,18 @@ class Postgres:
         """Wait for those who append, and keep all others waiting; such work may take its time."""
         connection.execute(f"SET LOCAL statement_timeout = 0; SELECT pg_advisory_xact_lock({FEED_LOCK})")
 
+    def ring(self, connection: psycopg.Connection[Any]) -> None:
+        """Notify those who listen."""
+        connection.execute(f"SELECT {_RING}")
+
+    def listen(self, connection: psycopg.Connection[Any]) -> None:
+        """Listen on a connection of its own."""
+        connection.execute(f"LISTEN {CHANNEL}")
+
+    def hear(self, connection: psycopg.Connection[Any], seconds: float) -> bool:
+        """Wait for a notification; several that came together are one."""
+        return bool([*connection.notifies(timeout=seconds, stop_after=1)])
+
     def is_busy(self, error: BaseException) -> bool:
         """Whether a lock was not to be had, or two waited for each other."""
         return isinstance(error, errors.LockNotAvailable | errors.DeadlockDetected | errors.SerializationFailure)
@@ -123,6 +148,27 @@ class Postgres:
     def stream(self, stream: UUID) -> UUID:
         """Return the id itself."""
         return stream
+
+    def stream_of(self, found: UUID) -> UUID:
+        """Return the id itself."""
+        return found
+
+    def settled(self, connection: psycopg.Connection[Any], table: str, patience: float) -> int:
+        """Return the last position that was given out, once who had one by then has committed or rolled back.
+
+        A position is taken under the shared lock.  So those who hold it now may have one up to the last, and whoever
+        takes it later gets a later one.
+        """
+        until, wait = time.monotonic() + patience, 0.001
+        last = connection.execute(_LAST_POSITION, (table,), prepare=True).fetchone()
+        holders = _who_appends(connection, None)
+        while holders:
+            if time.monotonic() > until:
+                raise StoreBusy(f"a transaction that appends was open for {patience:g} s, and what follows it waits")
+            time.sleep(wait)
+            wait = min(2 * wait, 0.02)
+            holders = _who_appends(connection, holders)
+        return int(last[0]) if last else 0
 
     def tables(self, connection: psycopg.Connection[Any]) -> frozenset[str]:
         """Return what can be named without its schema."""
@@ -184,7 +230,13 @@ class Postgres:
         fence = () if row.token is None else (row.token,)
         given = (*row.values, *guard, *fence, *_claimed(claims), *_values_of(stored))
         statement = _append_to(
-            table, row.columns, row.also, is_fenced=bool(fence), is_one=len(stored) == 1, claims=bool(claims)
+            table,
+            row.columns,
+            row.also,
+            is_fenced=bool(fence),
+            is_one=len(stored) == 1,
+            claims=bool(claims),
+            rings=row.rings,
         )
         crash_point(BEFORE_COMMIT, "commit")
         try:
@@ -194,6 +246,15 @@ class Postgres:
         if done:
             crash_point(AFTER_COMMIT, "commit")
         return done
+
+
+def _who_appends(connection: psycopg.Connection[Any], among: list[str] | None) -> list[str]:
+    """Return the transactions that hold the lock of those who append."""
+    if among is None:
+        found = connection.execute(_HOLDERS, prepare=True)
+    else:
+        found = connection.execute(f"{_HOLDERS} AND virtualtransaction = ANY (%s)", (among,), prepare=True)
+    return [holder for (holder,) in found]
 
 
 def _cursor_of(connection: psycopg.Connection[Any]) -> psycopg.Cursor[Any]:
@@ -212,22 +273,23 @@ def _are_of_one(claims: Sequence[Claim]) -> bool:
 
 @cache
 def _append_to(
-    table: str, columns: Columns, also: Sequence[str], *, is_fenced: bool, is_one: bool, claims: bool
+    table: str, columns: Columns, also: Sequence[str], *, is_fenced: bool, is_one: bool, claims: bool, rings: bool
 ) -> str:
     """Return the statement of an append.
 
     Where the row is not where it should be, nothing is inserted; a key that somebody else holds divides by zero,
     since what was done to the row must be undone.
     """
+    told = _RING if rings else "1"
     values = [f"%s::{_TYPES.get(name, 'text')}" for name in columns]
     if columns is ALL:
-        row = f"INSERT INTO {runs.name} ({', '.join(columns)}) SELECT {', '.join(values)} FROM feed RETURNING 1"
+        row = f"INSERT INTO {runs.name} ({', '.join(columns)}) SELECT {', '.join(values)} FROM feed RETURNING {told}"
     else:
         changes = ", ".join(
             [*(f"{name} = {value}" for name, value in zip(columns[:-1], values, strict=False)), *also]
         )
         fence = " AND lease_token = %s" if is_fenced else ""
-        row = f"UPDATE {runs.name} SET {changes} FROM feed WHERE run_id = %s AND cursor = %s{fence} RETURNING 1"
+        row = f"UPDATE {runs.name} SET {changes} FROM feed WHERE run_id = %s AND cursor = %s{fence} RETURNING {told}"
     parts = [f"feed AS MATERIALIZED ({_SHARE})", f"moved AS ({row})"]
     source, where = "moved", ""
     if claims:

@@ -27,6 +27,8 @@ class Change(NamedTuple):
     """What is set beside what is projected."""
     token: int | None = None
     """What the row's lease must be; None where the append is under no lease."""
+    rings: bool = False
+    """Whether the run is due with this, and those who wait for work are told."""
 
     @property
     def lets_go(self) -> bool:
@@ -60,7 +62,7 @@ LET_GO = ("lease_owner = NULL", "lease_until = 0")
 def row_of(state: RunState) -> Change:
     """Return the whole row."""
     first = (plain(state.agent), plain(state.goal), canonical(dict(state.tags)), _seconds(state.started_at))
-    return Change(ALL, (*first, *_status_of(state), *_cursor_of(state)))
+    return Change(ALL, (*first, *_status_of(state), *_cursor_of(state)), rings=state.can_move)
 
 
 def change_of(state: RunState, before: RunState, events: Iterable[AnyEvent], token: int | None) -> Change:
@@ -73,7 +75,8 @@ def change_of(state: RunState, before: RunState, events: Iterable[AnyEvent], tok
     if _status_of(state) == _status_of(before):
         return Change(CURSOR, _cursor_of(state), also, token)
     lets_go = LET_GO if token is not None and not state.can_move else ()
-    return Change(STATUS, (*_status_of(state), *_cursor_of(state)), (*also, *lets_go), token)
+    rings = token is None and state.can_move and not before.can_move
+    return Change(STATUS, (*_status_of(state), *_cursor_of(state)), (*also, *lets_go), token, rings)
 
 
 def _status_of(state: RunState) -> Values:

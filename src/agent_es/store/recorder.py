@@ -61,8 +61,13 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
             "WHERE originator_id = ? AND originator_version > ? AND originator_version <= ? "
             "ORDER BY originator_version"
         )
+        self._select_page = sql(
+            f"SELECT id, originator_id, originator_version, topic, state FROM {events} "
+            "WHERE id > ? AND id <= ? ORDER BY id LIMIT ?"
+        )
         self._select_streams = f"SELECT DISTINCT originator_id FROM {events}"
         self._insert_row = sql(f"INSERT INTO {runs.name} ({', '.join(ALL)}) VALUES ({', '.join('?' * len(ALL))})")
+        self._insert_new_row = f"{self._insert_row} ON CONFLICT (run_id) DO NOTHING RETURNING cursor"
         self._upsert_row = f"{self._insert_row} ON CONFLICT (run_id) DO UPDATE SET " + ", ".join(
             f"{name} = excluded.{name}" for name in ALL[:-1]
         )
@@ -179,6 +184,22 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
         for claim in claims:
             self._claim(connection, claim)
         dialect.insert(connection, self.events_table_name, stored)
+        if row.rings:
+            dialect.ring(connection)
+
+    def begin_in(self, connection: Any, stored: Sequence[StoredEvent], row: Change) -> list[Row]:
+        """Insert a new run inside a transaction that somebody else commits; return the events of one that is there.
+
+        Nothing is refused there: on PostgreSQL that would be the end of the whole transaction.
+        """
+        dialect = self.datastore.dialect
+        dialect.lock_feed(connection)
+        if connection.execute(self._insert_new_row, row.values).fetchone() is None:
+            stream = dialect.stream(UUID(str(stored[0].originator_id)))
+            return [tuple(found) for found in connection.execute(self._select, (stream, 0, _ALL)).fetchall()]
+        dialect.insert(connection, self.events_table_name, stored)
+        dialect.ring(connection)
+        return []
 
     def _update(self, connection: Any, row: Change, before: int) -> None:
         """Update a row that is where it should be, under the lease that it should be under."""
@@ -206,6 +227,34 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
         return self._reading(
             lambda connection: take(self.datastore.dialect.rows(connection, self._select, stream, after, last))
         )
+
+    def settled(self) -> int:
+        """Return the position up to which every event has appeared that ever will; wait for who is appending.
+
+        Raises ``StoreBusy`` where somebody holds that up for longer than the patience, ``StoreUnusable``.
+        """
+        dialect, patience = self.datastore.dialect, self.datastore.patience
+        return self._reading(lambda connection: dialect.settled(connection, self.events_table_name, patience))
+
+    def page(self, after: int, upto: int, limit: int) -> list[tuple[int, StoredEvent]]:
+        """Return the events of all runs with ``after < position <= upto``, with their positions, in order."""
+        stream = self.datastore.dialect.stream_of
+        found = self._rows_of(self._select_page, (after, upto, limit))
+        return [(position, StoredEvent(stream(origin), *rest)) for position, origin, *rest in found]
+
+    def firsts(self, streams: Iterable[UUID]) -> list[StoredEvent]:
+        """Return the first events of some streams."""
+        dialect = self.datastore.dialect
+        wanted = [dialect.stream(stream) for stream in streams]
+        if not wanted:
+            return []
+        marks = ", ".join("?" * len(wanted))
+        found = self._rows_of(
+            "SELECT originator_id, originator_version, topic, state "
+            f"FROM {self.events_table_name} WHERE originator_version = 1 AND originator_id IN ({marks})",
+            wanted,
+        )
+        return [StoredEvent(dialect.stream_of(origin), *rest) for origin, *rest in found]
 
     def select_runs(self, where: str, values: Sequence[Any], limit: int | None) -> list[tuple[Any, ...]]:
         """Return rows of the runs table, the run that changed last first."""

@@ -31,6 +31,7 @@ class SQLite:
     append: None = None
     now = "((julianday('now') - 2440587.5) * 86400.0)"
     for_update = skip_locked = ""
+    can_tell = False
 
     def check(self, url: URL, *, create: bool, migrate: bool) -> None:
         """Refuse a file that is not for us, without changing a byte of it."""
@@ -59,6 +60,16 @@ class SQLite:
     def lock_out(self, _: sqlite3.Connection) -> None:
         """Do nothing: whoever writes is alone."""
 
+    def ring(self, _: sqlite3.Connection) -> None:
+        """Tell nobody: a file tells nothing."""
+
+    def listen(self, _: sqlite3.Connection) -> None:
+        """Do nothing."""
+
+    def hear(self, _: sqlite3.Connection, _seconds: float) -> bool:
+        """Return False at once."""
+        return False
+
     def is_busy(self, error: BaseException) -> bool:
         """Whether somebody else holds the lock."""
         return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF in (
@@ -81,6 +92,14 @@ class SQLite:
     def stream(self, stream: UUID) -> bytes:
         """Return the sixteen bytes."""
         return stream.bytes
+
+    def stream_of(self, found: bytes) -> UUID:
+        """Return the id that the bytes stand for."""
+        return UUID(bytes=found)
+
+    def settled(self, connection: sqlite3.Connection, table: str, _: float) -> int:
+        """Return the last position: whoever writes is alone, so they appear in their order."""
+        return int(connection.execute(f"SELECT coalesce(max(id), 0) FROM {table}").fetchone()[0])
 
     def tables(self, connection: sqlite3.Connection) -> frozenset[str]:
         """Return what the file has."""

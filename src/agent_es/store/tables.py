@@ -72,6 +72,13 @@ keys = Table(
     sqlite_with_rowid=False,
 )
 
+tracking = Table(
+    "agent_es_tracking",
+    metadata,
+    Column("name", String(200), primary_key=True),
+    Column("position", BigInteger, nullable=False, comment="of the last event that this reader has done with"),
+)
+
 schema = Table("agent_es_schema", metadata, Column("version", Integer, nullable=False))
 
 
