@@ -273,7 +273,7 @@ def test_two_kinds_of_store_share_the_tables(
 
     assert open_store(Archive).load("run-7f3a").goal == "Refund ORD-3300"
     assert open_store().load("run-7f3a").goal == "Refund ORD-3300"
-    assert tables() == ["agent_es_events", "agent_es_keys", "agent_es_runs", "agent_es_schema"]
+    assert tables() == ["agent_es_events", "agent_es_keys", "agent_es_runs", "agent_es_schema", "agent_es_tracking"]
 
 
 @on_sqlite
