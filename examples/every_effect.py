@@ -18,7 +18,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import create_engine, text
+from sqlalchemy.pool import NullPool
 
 from agent_es import (
     AgentRun,
@@ -40,9 +41,9 @@ from agent_es import (
     tool,
 )
 from agent_es.testing import Ending, MovableClock, PaymentProvider, Scenario
+from agent_es.testing.folders import in_its_folder
 from agent_es.testing.network import Fault, FlakyNetwork
 from agent_es.testing.provider import utc_now
-from agent_es.testing.scenario import RUNS_DB
 
 DOWN = 30.0
 """Seconds until a worker that died is replaced, where time matters."""
@@ -58,7 +59,10 @@ PATIENT = Retry(max_attempts=9, initial=1.0, jitter=0.0)
 
 
 class World:
-    """What is outside the agent: a provider, a carrier and a loudspeaker.  ``now`` tells the time there."""
+    """What is outside the agent: a provider, a carrier and a loudspeaker.
+
+    ``now`` tells the time there; ``url`` is where the runs are, and the bookings beside them.
+    """
 
     def __init__(
         self,
@@ -68,41 +72,44 @@ class World:
         key_ttl: float | None = None,
         lag: float = 0.0,
         faults: Iterable[Fault] = (),
+        url: Callable[[Path], str] = in_its_folder,
     ) -> None:
         self.network = FlakyNetwork(faults)
         self.provider = PaymentProvider(folder / "provider.db", key_ttl=key_ttl, now=now)
         self._now = now
         self._lag = timedelta(seconds=lag)
-        self._world, self._runs = folder / "world.db", folder / RUNS_DB
-        self._do(self._world, "CREATE TABLE IF NOT EXISTS happened (what TEXT, key TEXT, at TEXT)")
-        self._do(self._runs, "CREATE TABLE IF NOT EXISTS bookings (seat TEXT)")
+        self._world = folder / "world.db"
+        self._runs = create_engine(url(folder), poolclass=NullPool)
+        self._do("CREATE TABLE IF NOT EXISTS happened (what TEXT, key TEXT, at TEXT)")
+        with self._runs.begin() as runs:
+            runs.execute(text("CREATE TABLE IF NOT EXISTS bookings (seat TEXT)"))
 
     def act(self, what: str, key: str | None) -> str:
         """Let something happen that nobody takes back; give its receipt."""
         crash_point("before it happens")
-        self._do(self._world, "INSERT INTO happened VALUES (?, ?, ?)", what, key, self._now().isoformat())
+        self._do("INSERT INTO happened VALUES (?, ?, ?)", what, key, self._now().isoformat())
         crash_point("it has happened")
         return receipt(key)
 
     def knows(self, key: str | None) -> bool:
         """Say whether something happened under that key: to one who walks over and looks."""
-        happened = self._do(self._world, "SELECT 1 FROM happened WHERE key = ?", key)
+        happened = self._do("SELECT 1 FROM happened WHERE key = ?", key)
         return bool(happened) or key in self.provider.keystore
 
     def has_heard(self, key: str | None) -> bool:
         """Say so to one who asks from afar: what happened a moment ago is not known there yet."""
-        happened = self._do(self._world, "SELECT at FROM happened WHERE key = ?", key)
+        happened = self._do("SELECT at FROM happened WHERE key = ?", key)
         return any(self._now() - datetime.fromisoformat(at) >= self._lag for (at,) in happened)
 
     def effects(self) -> list[str]:
         """Return what happened, each as often as it did: a word for what, and what it was done to."""
         refunds = [f"refund {order} {amount}" for order, amount in self.provider.effects()]
-        bookings = [f"book {seat}" for (seat,) in self._do(self._runs, "SELECT seat FROM bookings")]
-        return [*refunds, *bookings, *(what for (what,) in self._do(self._world, "SELECT what FROM happened"))]
+        with self._runs.connect() as runs:
+            bookings = [f"book {seat}" for (seat,) in runs.execute(text("SELECT seat FROM bookings"))]
+        return [*refunds, *bookings, *(what for (what,) in self._do("SELECT what FROM happened"))]
 
-    @staticmethod
-    def _do(path: Path, sql: str, *values: Any) -> list[Any]:
-        with closing(sqlite3.connect(path, isolation_level=None, timeout=30)) as database:
+    def _do(self, sql: str, *values: Any) -> list[Any]:
+        with closing(sqlite3.connect(self._world, isolation_level=None, timeout=30)) as database:
             return database.execute(sql, values).fetchall()
 
 

@@ -79,6 +79,10 @@ class Lease:
         """Whether it surely holds, as far as this process's own clock can tell: one that froze cannot."""
         return not self.is_lost and time.monotonic() < self._fresh_at + self.seconds
 
+    def lapse(self) -> None:
+        """Take it for lapsed: the database is asked whose it is, before anything starts."""
+        self._fresh_at = float("-inf")
+
     def refresh(self, asked_at: float) -> None:
         """Note that it was ours when the database was asked, ``asked_at`` by this process's clock."""
         self._fresh_at = max(self._fresh_at, asked_at)

@@ -95,6 +95,59 @@ def test_a_worker_that_was_overtaken_while_it_stood_still_thaws_and_is_refused(m
     machine.teardown()
 
 
+def test_a_worker_that_lives_keeps_its_run_until_its_lease_lapses(machine: StoryMachine) -> None:
+    alive, other = machine.hire(lives=True), machine.hire()
+    move_to(machine, alive, "the money has moved")
+    machine.finish(other)
+    assert "RunHeld" in repr(other.error)
+
+    machine.lapse()
+    machine.finish(machine.hire())
+    machine.finish(alive)
+
+    assert "LeaseLost" in repr(alive.error)
+    assert machine.world.refunds == 1
+    machine.teardown()
+
+
+def test_a_worker_whose_lease_lapsed_untaken_renews_it_and_goes_on(machine: StoryMachine) -> None:
+    alive = machine.hire(lives=True)
+    move_to(machine, alive, "the money has moved")
+
+    machine.lapse()
+    machine.finish(alive)
+
+    assert alive.state is not None
+    assert machine.store.record("run-7f3a").lease_token == 1
+    machine.teardown()
+
+
+def test_a_run_is_taken_by_force_from_a_worker_that_lives(machine: StoryMachine) -> None:
+    alive = machine.hire(lives=True)
+    move_to(machine, alive, "the money has moved")
+
+    machine.finish(machine.hire(force=True))
+    machine.finish(alive)
+
+    assert "LeaseLost" in repr(alive.error)
+    assert machine.world.refunds == 1
+    machine.teardown()
+
+
+def test_a_worker_whose_clock_is_wrong_steals_nothing(machine: StoryMachine) -> None:
+    alive = machine.hire(lives=True)
+    move_to(machine, alive, "the money has moved")
+
+    for wrong in (3_600.0, -3_600.0):
+        other = machine.hire(wrong=wrong)
+        machine.finish(other)
+        assert "RunHeld" in repr(other.error)
+
+    machine.finish(alive)
+    assert alive.state is not None
+    machine.teardown()
+
+
 def test_workers_that_are_killed_leave_their_work_to_the_next(machine: StoryMachine) -> None:
     for places in (6, 9, 12):
         worker = machine.hire()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from agent_es.testing.clock import FrozenClock, MovableClock
     from agent_es.testing.crash import Crash, CrashingRunner, CrashPoint, Life, Place, essence, live_through, sigkill
+    from agent_es.testing.folders import on_postgres
     from agent_es.testing.kill import fuzz_with_kills, survives_every_kill
     from agent_es.testing.machine import RunMachine
     from agent_es.testing.model import HistoryRule, MalformedHistory, StrictModel, check_messages, messages_of
@@ -46,6 +47,7 @@ _HOME = {
     "live_through": "crash",
     "load_scenario": "scenario",
     "messages_of": "model",
+    "on_postgres": "folders",
     "sigkill": "crash",
     "survived": "survival",
     "survives_every_crash": "survival",
@@ -81,6 +83,7 @@ __all__ = [
     "live_through",
     "load_scenario",
     "messages_of",
+    "on_postgres",
     "sigkill",
     "survived",
     "survives_every_crash",

@@ -51,3 +51,19 @@ class MovableClock:
     def sleep(self, seconds: float) -> None:
         """Sleep: it takes no time, and afterwards it is later."""
         self.move(seconds)
+
+
+class WrongClock:
+    """Tells the time of another clock, and is wrong by ``by`` seconds."""
+
+    def __init__(self, right: MovableClock, by: float) -> None:
+        self._right = right
+        self._by = timedelta(seconds=by)
+
+    def __call__(self, seq: int) -> datetime:
+        """Return the time of the event with that ``seq``, as it is taken to be here."""
+        return self._right(seq) + self._by
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep: seconds are as long as elsewhere."""
+        self._right.sleep(seconds)

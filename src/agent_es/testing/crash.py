@@ -96,6 +96,11 @@ class Life:
         """How many requests were come to."""
         self.choices = 0
         """How often another body could have been run first."""
+        self.owner = mortal()
+        """As whom it takes leases."""
+        self.force_takeover = False
+        self.lease: Lease | None = None
+        """The one that it took last."""
         self.random = random.Random(seed)  # noqa: S311  # an order to reproduce, not a secret
         self._die = die
         self._doing: tuple[str, Request | None] = ("a command", None)
@@ -143,7 +148,12 @@ class CrashingRunner(Runner):
         **kwargs: Any,
     ) -> None:
         self.life = life or Life(at, seed=seed, die=die)
-        super().__init__(*args, **{"draw": self.life.random.random, "owner": mortal(), **kwargs})
+        lived = {
+            "draw": self.life.random.random,
+            "owner": self.life.owner,
+            "force_takeover": self.life.force_takeover,
+        }
+        super().__init__(*args, **{**lived, **kwargs})
         self.heart = Still(self.store.leases)
 
     @property
@@ -174,6 +184,12 @@ class CrashingRunner(Runner):
         """Undo what a run did, within this life."""
         with self.life.lived():
             return super().compensate(run_id, by=by)
+
+    def hold(self, run: AgentRun) -> AgentRun:
+        """Take a lease, and say so."""
+        held = super().hold(run)
+        self.life.lease = held.lease
+        return held
 
     def let_go(self, run: AgentRun) -> None:
         """Give back a lease, unless the process died."""

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,18 +29,23 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
+from sqlalchemy import update
 
-from agent_es.errors import AgentError
+from agent_es.errors import AgentError, RunHeld, StoreBusy
+from agent_es.owners import Owner
 from agent_es.state import RunState
 from agent_es.store import RunStore
+from agent_es.store.tables import runs
 from agent_es.testing.audit import Audit, effects_beside
-from agent_es.testing.clock import MovableClock
+from agent_es.testing.clock import MovableClock, WrongClock
 from agent_es.testing.crash import Crash, Life
 from agent_es.testing.journey import Fate, look_at, travel
 from agent_es.testing.scenario import Scenario, scratch
 from agent_es.testing.stepped import EXPECTED, Fault, SteppedWorker
 
 MAX_WORKERS = 3
+MAY_STOP = (*EXPECTED, RunHeld, Crash)
+"""What may stop a worker here."""
 MAX_MOVE = 60
 FAR = st.integers(1, MAX_MOVE)
 FARTHEST = 3_600.0
@@ -53,6 +59,10 @@ class DidNotHold(AssertionError):
     """Something that must hold of every run broke, in the program that is printed with it."""
 
 
+def _how_wrong(machine: "RunMachine") -> st.SearchStrategy[float]:
+    return st.sampled_from(machine.wrong_by)
+
+
 class RunMachine(RuleBasedStateMachine):
     """Subclass it, give it a ``scenario``, and let pytest collect its ``TestCase``.
 
@@ -64,6 +74,9 @@ class RunMachine(RuleBasedStateMachine):
     acts: ClassVar[Mapping[str, Act]] = {
         "requeue": lambda store, state, _: store.requeue(state.run_id, by="machine"),
     }
+
+    wrong_by: ClassVar[Sequence[float]] = (0.0, -600.0, 600.0)
+    """By how many seconds the clock of a worker may be wrong."""
 
     workers = Bundle("workers")
 
@@ -109,12 +122,26 @@ class RunMachine(RuleBasedStateMachine):
         return multiple(*hired)
 
     @precondition(lambda self: len(self._alive) < MAX_WORKERS)
-    @rule(target=workers)
-    def hire(self) -> SteppedWorker:
-        """Bring in a worker: the first starts the run, another takes it over from one that stands still."""
-        worker = SteppedWorker(self._live)
+    @rule(target=workers, lives=st.booleans(), force=st.booleans(), wrong=st.runner().flatmap(_how_wrong))
+    def hire(self, *, lives: bool = False, force: bool = False, wrong: float = 0.0) -> SteppedWorker:
+        """Bring in a worker: the first starts the run, another takes it over from one that stands still.
+
+        One that ``lives`` in the eyes of the others keeps its run until its lease lapses, or somebody uses ``force``.
+        The clock of a worker may be ``wrong``, by so many seconds.
+        """
+        owner = Owner.here() if lives else None
+        worker = SteppedWorker(partial(self._live, wrong=wrong), owner=owner, force_takeover=force)
         self._alive.append(worker)
         return worker
+
+    @rule()
+    def lapse(self) -> None:
+        """Let a lease lapse, unless a transaction is open; who had it may find it untaken when it thaws."""
+        with suppress(StoreBusy), self.store.recorder.transaction(commit=True) as session:
+            session.execute(update(runs).values(lease_until=0))
+        for worker in self._alive:
+            if worker.lease is not None:
+                worker.lease.lapse()
 
     @rule(worker=workers, places=FAR)
     def move(self, worker: SteppedWorker, places: int) -> None:
@@ -172,6 +199,7 @@ class RunMachine(RuleBasedStateMachine):
     # What must hold.
 
     def _end(self) -> None:
+        self.lapse()
         last = SteppedWorker(self._live)
         last.finish()
         fate = Fate((), 0, problems=[*self._problems, *self.audit.problems], shown=self.audit.shown)
@@ -184,7 +212,7 @@ class RunMachine(RuleBasedStateMachine):
         """Look at the world and the journal after a worker has moved."""
         if not worker.is_alive and worker in self._alive:
             self._alive.remove(worker)
-        if worker.error is not None and not isinstance(worker.error, (*EXPECTED, Crash)):
+        if worker.error is not None and not isinstance(worker.error, MAY_STOP):
             self._problems.append(f"a worker stopped with {worker.error!r}, where it stood {worker.at}")
         too_often, _ = effects_beside(self.running.effects(self.world), self.calm().effects)
         self._hold([f"double: {effect} happened {times} times too often" for effect, times in too_often.items()])
@@ -199,5 +227,6 @@ class RunMachine(RuleBasedStateMachine):
                 "\n".join([*(f"* {problem}" for problem in problems), "its journal:", *map(str, journal)])
             )
 
-    def _live(self, life: Life) -> RunState:
-        return self.running.live(self.folder, life, self.audit)
+    def _live(self, life: Life, wrong: float = 0.0) -> RunState:
+        running = replace(self.running, clock=WrongClock(self.clock, wrong)) if wrong else self.running
+        return running.live(self.folder, life, self.audit)

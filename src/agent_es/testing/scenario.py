@@ -23,9 +23,9 @@ from agent_es.store import PATIENCE, RunStore
 from agent_es.testing.audit import Audit, Audited, Overheard, Watched
 from agent_es.testing.clock import FrozenClock
 from agent_es.testing.crash import Life, essence
+from agent_es.testing.folders import in_its_folder
 from agent_es.tools import Tool
 
-RUNS_DB = "runs.db"
 MEMORY = "/dev/shm"  # noqa: S108  # the folders in it are made by tempfile
 MAX_ACTS = 20
 """How often a person may act on one run within one life."""
@@ -72,6 +72,8 @@ class Scenario:
     at_once: int | None = None
     clock: Clock = FrozenClock()  # noqa: RUF009  # frozen
     """The store's clock; where it has a method ``sleep(seconds)``, workers sleep by that."""
+    url: Callable[[Path], str] = in_its_folder
+    """Gives where the runs of a folder are kept; ``on_postgres(url)`` keeps them on a server."""
     patience: float = PATIENCE
     """Seconds that a worker waits for the store's write lock."""
     person: Person | None = None
@@ -131,7 +133,7 @@ class Scenario:
 
     def open_store(self, folder: Path, audit: Audit) -> RunStore:
         """Open the store that lies in a folder; what is appended through it is noted."""
-        return Watched(f"sqlite:///{folder / RUNS_DB}", clock=self.clock, patience=self.patience, audit=audit)
+        return Watched(self.url(folder), clock=self.clock, patience=self.patience, audit=audit)
 
     @staticmethod
     def effects(world: Any) -> Iterable[Any]:

@@ -13,6 +13,7 @@ import sqlalchemy.exc as sa
 
 from agent_es.crashpoints import AFTER_COMMIT, BEFORE_COMMIT
 from agent_es.errors import AppendUnknown, RunMoved, StoreBusy, StoreUnusable
+from agent_es.owners import Lease, Owner
 from agent_es.state import RunState
 from agent_es.step import Transact
 from agent_es.testing.crash import Crash, Life, Place
@@ -36,16 +37,26 @@ EXPECTED = (RunMoved, StoreBusy, StoreUnusable, AppendUnknown)
 class SteppedWorker:
     """Lives the life that ``live`` lives, one move after the other.
 
-    ``state`` is what its run came to, ``error`` what stopped it; both are None while it lives.
+    ``state`` is what its run came to, ``error`` what stopped it; both are None while it lives.  It takes leases as
+    ``owner``: left out, as one whom others take for dead.
     """
 
-    def __init__(self, live: Callable[[Life], RunState], *, seed: int = 0) -> None:
+    def __init__(
+        self,
+        live: Callable[[Life], RunState],
+        *,
+        seed: int = 0,
+        owner: Owner | None = None,
+        force_takeover: bool = False,
+    ) -> None:
         self.state: RunState | None = None
         self.error: BaseException | None = None
         self.at: Place | None = None
         """Where it stands."""
         self._live = live
         self._life = _Stepped(self, seed)
+        self._life.owner = owner or self._life.owner
+        self._life.force_takeover = force_takeover
         self._left = 0
         self._order: BaseException | None = None
         self._fault: Fault | None = None
@@ -79,6 +90,11 @@ class SteppedWorker:
     def fail_next(self, fault: Fault) -> None:
         """Let its store fail at its next commit."""
         self._fault = fault
+
+    @property
+    def lease(self) -> Lease | None:
+        """The lease that it took last."""
+        return self._life.lease
 
     def reach(self, place: Place) -> None:
         """Stand at a place, in its own thread, until the baton comes back; then do as was ordered."""
