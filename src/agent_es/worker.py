@@ -46,6 +46,10 @@ class Tally:
     """Claims of runs that this code cannot act on."""
     failed: int = 0
     """Claims that ended in an error of a decider, a tool's declaration, or the store."""
+    handed_back: int = 0
+    """Runs whose step took longer than the grace of a stop."""
+    events: int = 0
+    """Events that were appended."""
 
 
 class Worker:
@@ -103,7 +107,7 @@ class Worker:
                 tools=tools,
                 agents=[agent],
                 at_once=at_once,
-                on_event=on_event,
+                on_event=self._hear,
                 owner=self.owner,
                 lease=lease,
                 heart=self._heart,
@@ -181,6 +185,7 @@ class Worker:
         for lease in self._flying.values():
             self._heart.leave(lease)
             self._release(lease)
+            self.tally.handed_back += 1
             self._tell("handed_back", lease.run_id)
 
     def _work(self, lease: Lease) -> None:
@@ -223,6 +228,12 @@ class Worker:
     def _release(self, lease: Lease) -> None:
         with suppress(AgentError):  # it lapses by itself
             self.store.leases.release(lease)
+
+    def _hear(self, notice: Notice) -> None:
+        """Count what is in the journal, and pass it on."""
+        if notice.seq >= 0:
+            self.tally.events += 1
+        self._on_event(notice)
 
     def _tell(self, kind: Kind, run_id: str, text: str = "") -> None:
         self._on_event(Notice(kind, run_id, -1, text=text))

@@ -440,7 +440,8 @@ def test_the_command_moves_runs_and_says_what_it_did(name: str, tmp_path: Path, 
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
 
     assert done.returncode == 0
-    assert json.loads(done.stdout) == {"failed": 0, "lost": 0, "parked": 0, "skipped": 0, "steps": 2}
+    tally = dict.fromkeys(("failed", "handed_back", "lost", "parked", "skipped"), 0)
+    assert json.loads(done.stdout) == {**tally, "steps": 2, "events": 3}
     assert [json.loads(line)["kind"] for line in done.stderr.splitlines()] == ["attempted", "completed", "finished"]
     assert store.load("run-1").answer == "seen"
 

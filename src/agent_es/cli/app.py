@@ -129,7 +129,12 @@ def worker(
     lease: Annotated[
         float, typer.Option(min=0.1, help="Seconds after which a worker that is gone is replaced.")
     ] = 30.0,
-    poll: Annotated[float, typer.Option(min=0.01, help="Seconds that a due run may wait to be noticed.")] = 1.0,
+    poll: Annotated[float, typer.Option(min=0.01, help="Seconds that a due run may wait to be noticed.")] = 0.5,
+    grace: Annotated[float, typer.Option(min=0, help="Seconds that a stop waits for what is under way.")] = 10.0,
+    metrics: Annotated[
+        str | None,
+        typer.Option(metavar="[HOST:]PORT", help="Serve figures for Prometheus there; on loopback without a host."),
+    ] = None,
     until_idle: Annotated[bool, typer.Option("--until-idle", help="End when nothing is due.")] = False,
     once: Annotated[bool, typer.Option("--once", help="End after one step.")] = False,
     decider: Deciding = None,
@@ -148,6 +153,8 @@ def worker(
         concurrency=concurrency,
         lease=lease,
         poll=poll,
+        grace=grace,
+        metrics=metrics,
         until_idle=until_idle,
         once=once,
         decider=decider,

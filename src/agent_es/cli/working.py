@@ -1,20 +1,31 @@
-"""The command ``worker``: a line on standard error for each thing that matters, a tally at the end."""
+"""The command ``worker``: a line on standard error for each thing that matters, a tally at the end.
+
+Rule: a line is one line, and short, whatever a model, a tool or an error said: what collects logs cuts long ones.
+"""
 
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from importlib import import_module
 from typing import Any
 
 from agent_es.cli.commands import load_agent, open_store, runner_options
 from agent_es.cli.exits import Exit
-from agent_es.cli.output import say, say_json
+from agent_es.cli.output import say, say_json, tell
 from agent_es.errors import BadAgent
+from agent_es.journal import timestamp
 from agent_es.loading import load
+from agent_es.metrics import serving
 from agent_es.run import AgentRun
 from agent_es.telemetry import Notice
+from agent_es.values import bounded
 from agent_es.worker import Worker
+
+LONGEST = 500
+"""Characters of a text in a line."""
 
 
 def worker(  # one per option
@@ -22,6 +33,8 @@ def worker(  # one per option
     concurrency: int,
     lease: float,
     poll: float,
+    grace: float,
+    metrics: str | None,
     decider: str | None,
     deps: str | None,
     store: str,
@@ -33,16 +46,25 @@ def worker(  # one per option
     """Work, and say what was done."""
     known = [agent for name in agents for agent in named(name)]
     options: dict[str, Any] = runner_options(decider, deps, as_json=as_json)
-    if as_json:
-        options["on_event"] = log
+    options["on_event"] = log if as_json else show
     working = Worker(
-        open_store(store, create=True), agents=known, concurrency=concurrency, lease=lease, poll=poll, **options
+        open_store(store, create=True),
+        agents=known,
+        concurrency=concurrency,
+        lease=lease,
+        poll=poll,
+        grace=grace,
+        **options,
     )
-    tally = working.run(until_idle=until_idle, once=once)
+    with ExitStack() as meanwhile:
+        if metrics is not None:
+            url = meanwhile.enter_context(serving(working, metrics))
+            write(kind="metrics", text=url) if as_json else tell(f"metrics: {url}")
+        tally = working.run(until_idle=until_idle, once=once)
     if as_json:
         say_json(asdict(tally))
     else:
-        say(", ".join(f"{count} {what}" for what, count in asdict(tally).items()))
+        say(", ".join(f"{count} {what.replace('_', ' ')}" for what, count in asdict(tally).items()))
     return Exit.DONE
 
 
@@ -63,7 +85,17 @@ def named(name: str) -> Iterator[type[AgentRun]]:
     yield from found
 
 
+def show(notice: Notice) -> None:
+    """Write a notice as a line for people, on standard error; whoever collects it knows the time."""
+    tell(" ".join(bounded(str(notice), LONGEST).split()))
+
+
 def log(notice: Notice) -> None:
     """Write a notice as a JSON line on standard error, for what collects logs."""
-    said = {name: value for name, value in asdict(notice).items() if value not in (None, "")}
-    sys.stderr.write(json.dumps(said, sort_keys=True) + "\n")
+    said = asdict(replace(notice, text=bounded(notice.text, LONGEST)))
+    write(**{name: value for name, value in said.items() if value not in (None, "")})
+
+
+def write(**said: object) -> None:
+    """Write a JSON line, with the time."""
+    sys.stderr.write(json.dumps({**said, "ts": timestamp(datetime.now(UTC))}, sort_keys=True) + "\n")

@@ -30,6 +30,7 @@ _given_up: set[tuple[str, str, int]] = set()
 
 _MOVABLE = f"status IN ('{Status.PENDING.value}', '{Status.RUNNING.value}')"
 _DUE = f"status = '{Status.WAITING.value}'"
+_OPEN = ", ".join(f"'{status.value}'" for status in Status if status not in (Status.DONE, Status.CANCELLED))
 
 
 class Leases:
@@ -49,6 +50,12 @@ class Leases:
         uncounted = "claims = CASE WHEN claims > 0 THEN claims - ? ELSE 0 END"
         defer = f"UPDATE {table} SET lease_owner = NULL, lease_until = {now} + ?, {uncounted} {ours}"
         self._look, self._take, self._renew, self._defer = map(dialect.sql, (look, take, renew, defer))
+        self._depth = f"SELECT status, waiting_for, count(*) FROM {table} WHERE status IN ({_OPEN}) GROUP BY 1, 2"
+        free = f"lease_until <= (SELECT {now})"  # asked for once, not for each row
+        woken = f"SELECT min(wake_at) AS since FROM {table} WHERE {_DUE} AND wake_at <= (SELECT {now}) AND {free}"
+        since = "CASE WHEN lease_until > updated_at THEN lease_until ELSE updated_at END"
+        due = f"{woken} UNION ALL SELECT min({since}) FROM {table} WHERE {_MOVABLE} AND {free}"
+        self._oldest = f"SELECT {now} - min(since) FROM ({due}) AS due"
 
     def take(self, run_id: str, owner: Owner, seconds: float, *, force: bool = False) -> Lease:
         """Take a run, from nobody or from who is surely dead; ``force`` takes it from anybody.
@@ -114,6 +121,25 @@ class Leases:
             return None
 
         return self._written(claim)
+
+    def backlog(self) -> tuple[dict[tuple[str, str], int], float]:
+        """Return how many runs have which status and wait for what, and the seconds for which the oldest is due.
+
+        Due is what ``claim`` would take, for a worker of every agent; 0 where none is.  What is done or cancelled is
+        not counted: it would cost more each day.  Raises ``StoreUnusable``.
+        """
+
+        def look(connection: Any) -> tuple[dict[tuple[str, str], int], float]:
+            select = self._datastore.dialect.select
+            depth = {(status, what or ""): count for status, what, count in select(connection, self._depth, ())}
+            ((seconds,),) = select(connection, self._oldest, ())
+            return depth, max(0.0, seconds or 0.0)
+
+        try:
+            with self._datastore.translated():
+                return self._datastore.reading(look)
+        except es.PersistenceError as error:
+            raise StoreUnusable(f"the runs cannot be counted: {error}") from error
 
     def _written(self, act: Callable[[Any], T]) -> T:
         """Write in a transaction of its own; where its answer is lost, again: nothing here is harmed by that.
