@@ -5,15 +5,17 @@ server of our own, one for all tests, with a schema for each.
 """
 
 import signal
+import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from itertools import count
 from pathlib import Path
 from shutil import disk_usage, rmtree
 from tempfile import mkdtemp
 from typing import Any
+from uuid import UUID
 from warnings import catch_warnings, simplefilter
 
 import pytest
@@ -132,3 +134,23 @@ def new_url(database: str, request: pytest.FixtureRequest) -> Callable[[Path], s
 @pytest.fixture
 def url(new_url: Callable[[Path], str], tmp_path: Path) -> str:
     return new_url(tmp_path)
+
+
+@pytest.fixture
+def sql(
+    url: str, database: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> Callable[..., list[tuple[Any, ...]]]:
+    """Executes one statement on the database, behind the store's back; an id of a stream is given as such."""
+
+    def on_sqlite(statement: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        bound = [value.bytes if isinstance(value, UUID) else value for value in values]
+        with closing(sqlite3.connect(tmp_path / "runs.db", isolation_level=None)) as connection:
+            return connection.execute(statement, bound).fetchall()
+
+    def on_postgres(statement: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        return server.execute(statement, values, url=url)
+
+    if database == "sqlite":
+        return on_sqlite
+    server = request.getfixturevalue("server")
+    return on_postgres

@@ -7,7 +7,6 @@ import threading
 import time
 from contextlib import suppress
 
-from agent_es.errors import AgentError
 from agent_es.owners import Lease
 from agent_es.store.leases import Leases
 
@@ -60,7 +59,7 @@ class Heart:
                 self._renew(key, lease)
 
     def _renew(self, key: int, lease: Lease) -> None:
-        with suppress(AgentError):  # busy, or away: what counts is whose it is when it is asked for next
+        with suppress(Exception):  # busy, or away: what counts is whose it is when it is asked for next
             self._leases.renew(lease)
         with self._changed:
             if key in self._due:

@@ -28,6 +28,9 @@ from agent_es.tools import Tool, describe
 MAX_DEFERRED = 60.0
 """Seconds for which a run that could not be moved is left alone at most."""
 
+MAX_WAIT = 5.0
+"""Seconds after which a store that failed is asked again at most."""
+
 Deciders = Decider | Mapping[type[AgentRun], Decider]
 """One for all agents, or one for each; an agent that has none here has its own."""
 
@@ -137,12 +140,16 @@ class Worker:
         self._ended.put(None)
 
     def _claim(self) -> Lease | None:
-        try:
-            return self.store.leases.claim([*self._runners], self.owner, self.lease)
-        except AgentError as error:  # it may come back
-            self._tell("store_failed", "", str(error))
-            self._stops.wait(self.poll)
-            return None
+        """Claim a run; where the store fails, again after growing waits, until it does not or this is to stop."""
+        wait = self.poll
+        while not self._stops.is_set():
+            try:
+                return self.store.leases.claim([*self._runners], self.owner, self.lease)
+            except AgentError as error:
+                self._tell("store_failed", "", str(error))
+                self._stops.wait(wait)
+                wait = min(2 * wait, MAX_WAIT)
+        return None
 
     def _fly(self, lease: Lease) -> None:
         """Move a run in a thread: one that cannot be stopped must not keep the interpreter alive."""
@@ -207,12 +214,14 @@ class Worker:
             self._tell("step_failed", lease.run_id, f"{type(error).__qualname__}: {describe(error)}")
         finally:
             self._heart.leave(lease)
-            if deferred is None:
-                self._release(lease)
-            else:
-                with suppress(AgentError):
-                    self.store.leases.defer(lease, deferred[0], counts=deferred[1])
-            self._ended.put(lease)
+            try:
+                if deferred is None:
+                    self._release(lease)
+                else:
+                    with suppress(AgentError):
+                        self.store.leases.defer(lease, deferred[0], counts=deferred[1])
+            finally:
+                self._ended.put(lease)
 
     def _step(self, lease: Lease) -> None:
         state = self.store.load(lease.run_id)

@@ -1,11 +1,8 @@
 """What the store tests start from: our store on a database, and a second way in by plain SQL."""
 
-import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
-from pathlib import Path
+from contextlib import ExitStack
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -29,26 +26,6 @@ def open_store(url: str) -> Iterator[Callable[..., RunStore]]:
 @pytest.fixture
 def store(open_store: Callable[..., RunStore]) -> RunStore:
     return open_store()
-
-
-@pytest.fixture
-def sql(
-    url: str, database: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> Callable[..., list[tuple[Any, ...]]]:
-    """Executes one statement on the database, behind the store's back; an id of a stream is given as such."""
-
-    def on_sqlite(statement: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        bound = [value.bytes if isinstance(value, UUID) else value for value in values]
-        with closing(sqlite3.connect(tmp_path / "runs.db", isolation_level=None)) as connection:
-            return connection.execute(statement, bound).fetchall()
-
-    def on_postgres(statement: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        return server.execute(statement, values, url=url)
-
-    if database == "sqlite":
-        return on_sqlite
-    server = request.getfixturevalue("server")
-    return on_postgres
 
 
 @pytest.fixture

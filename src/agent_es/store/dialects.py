@@ -74,6 +74,10 @@ class Dialect(Protocol):
         """Let nobody else append before this transaction ends."""
         ...
 
+    def using(self, index: str) -> str:
+        """Return what follows a table's name so that an index is used, where the planner does not find it itself."""
+        ...
+
     def ring(self, connection: Any) -> None:
         """Tell those who listen, once this transaction has committed, that a run is due."""
         ...

@@ -18,7 +18,7 @@ from agent_es.errors import AgentError, LeaseLost, RunHeld, RunNotFound, StoreUn
 from agent_es.owners import Lease, Owner
 from agent_es.state import Status
 from agent_es.store.datastore import Datastore
-from agent_es.store.tables import runs
+from agent_es.store.tables import DUE_BY_LEASE, DUE_BY_TIME, runs
 
 T = TypeVar("T")
 
@@ -52,9 +52,10 @@ class Leases:
         self._look, self._take, self._renew, self._defer = map(dialect.sql, (look, take, renew, defer))
         self._depth = f"SELECT status, waiting_for, count(*) FROM {table} WHERE status IN ({_OPEN}) GROUP BY 1, 2"
         free = f"lease_until <= (SELECT {now})"  # asked for once, not for each row
-        woken = f"SELECT min(wake_at) AS since FROM {table} WHERE {_DUE} AND wake_at <= (SELECT {now}) AND {free}"
+        by_time, by_lease = (f"{table}{dialect.using(index)}" for index in (DUE_BY_TIME, DUE_BY_LEASE))
+        woken = f"SELECT min(wake_at) AS since FROM {by_time} WHERE {_DUE} AND wake_at <= (SELECT {now}) AND {free}"
         since = "CASE WHEN lease_until > updated_at THEN lease_until ELSE updated_at END"
-        due = f"{woken} UNION ALL SELECT min({since}) FROM {table} WHERE {_MOVABLE} AND {free}"
+        due = f"{woken} UNION ALL SELECT min({since}) FROM {by_lease} WHERE {_MOVABLE} AND {free}"
         self._oldest = f"SELECT {now} - min(since) FROM ({due}) AS due"
 
     def take(self, run_id: str, owner: Owner, seconds: float, *, force: bool = False) -> Lease:
@@ -150,21 +151,24 @@ class Leases:
             try:
                 with self._datastore.translated(), self._datastore.writing() as connection:
                     return act(connection)
-            except es.OperationalError as error:
-                lost = error
+            except es.PersistenceError as error:
+                failed = error
+                if not isinstance(error, es.OperationalError):
+                    break  # it was refused, and will be
                 time.sleep(0.01 * 2**tries)
-        raise StoreUnusable(f"a lease could not be written: {lost}") from lost
+        raise StoreUnusable(f"a lease could not be written: {failed}") from failed
 
     def _claims(self, agents: int) -> Iterator[str]:
         """Yield the statements that claim: what was due by the clock first, then what can move."""
         dialect = self._datastore.dialect
         now, table = dialect.now, runs.name
         known = f"agent IN ({', '.join('?' * agents)})"
-        for is_due, order in ((f"{_DUE} AND wake_at <= {now}", "wake_at"), (_MOVABLE, "lease_until")):
-            free = f"SELECT run_id FROM {table} WHERE {is_due} AND lease_until <= {now} AND {known}"
+        by_time = f"{_DUE} AND wake_at <= {now}", "wake_at", DUE_BY_TIME
+        for is_due, order, index in (by_time, (_MOVABLE, "lease_until", DUE_BY_LEASE)):
+            free = f"{table}{dialect.using(index)} WHERE {is_due} AND lease_until <= {now} AND {known}"
+            first = f"SELECT run_id FROM {free} ORDER BY {order} LIMIT 1{dialect.skip_locked}"
             yield dialect.sql(
-                f"UPDATE {table} SET {self._taken} WHERE run_id = "
-                f"({free} ORDER BY {order} LIMIT 1{dialect.skip_locked}) RETURNING run_id, lease_token, claims"
+                f"UPDATE {table} SET {self._taken} WHERE run_id = ({first}) RETURNING run_id, lease_token, claims"
             )
 
 

@@ -115,6 +115,10 @@ class Postgres:
         """Wait for those who append, and keep all others waiting; such work may take its time."""
         connection.execute(f"SET LOCAL statement_timeout = 0; SELECT pg_advisory_xact_lock({FEED_LOCK})")
 
+    def using(self, _: str) -> str:
+        """Leave it to the planner."""
+        return ""
+
     def ring(self, connection: psycopg.Connection[Any]) -> None:
         """Notify those who listen."""
         connection.execute(f"SELECT {_RING}")

@@ -26,6 +26,9 @@ SCHEMA_VERSION = 2
 
 metadata = MetaData()
 
+DUE_BY_TIME, DUE_BY_LEASE = "agent_es_runs_due", "agent_es_runs_movable"
+"""The indexes of those that look for work."""
+
 
 def _where(condition: str) -> dict[str, Any]:
     """Return the condition of a partial index, for every database."""
@@ -57,8 +60,8 @@ runs = Table(
     Column("lease_until", Float, nullable=False, server_default="0", comment="by the database's clock"),
     Column("claims", Integer, nullable=False, server_default="0", comment="since the run last got anywhere"),
     Index("agent_es_runs_by_status", "status", "waiting_for"),
-    Index("agent_es_runs_movable", "lease_until", **_where("status IN ('pending', 'running')")),
-    Index("agent_es_runs_due", "wake_at", **_where("status = 'waiting' AND wake_at IS NOT NULL")),
+    Index(DUE_BY_LEASE, "lease_until", **_where("status IN ('pending', 'running')")),
+    Index(DUE_BY_TIME, "wake_at", **_where("status = 'waiting' AND wake_at IS NOT NULL")),
 )
 
 keys = Table(
