@@ -66,7 +66,7 @@ class Figures:
 
 def figures(store: RunStore) -> Figures:
     """Return how the runs of a store stand now: two statements that read indexes.  Raises ``StoreUnusable``."""
-    found, oldest_due = store.leases.backlog()
+    found, oldest_due = store.backlog.look()
     return Figures(oldest_due, {**dict.fromkeys(OPEN, 0), **found})
 
 

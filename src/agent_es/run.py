@@ -96,6 +96,10 @@ class AgentClass(MetaAggregate["AgentRun"]):
         )
 
 
+MAX_NAME = 200
+"""Characters of an agent's name."""
+
+
 class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
     """One durable execution of one agent.  Subclass it, and declare tools on it with ``@tool``."""
 
@@ -131,6 +135,9 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
         _refuse_fields(cls)
         if "agent_name" not in cls.__dict__:
             cls.agent_name = cls.__name__
+        name: object = cls.agent_name
+        if not isinstance(name, str) or not name.isprintable() or not 1 <= len(name) <= MAX_NAME:
+            raise BadAgent(f"{cls.__name__}.agent_name={name!r:.80}: a name is 1 to {MAX_NAME} printable characters")
         tools: dict[str, Tool] = {}
         declared: dict[str, str] = {}
         for attribute in dict.fromkeys(name for base in reversed(cls.__mro__) for name in vars(base)):

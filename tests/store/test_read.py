@@ -25,8 +25,9 @@ from agent_es import (
     Status,
     tool,
 )
-from agent_es.errors import AgentError, IllegalEvent, NotRecordable, RunConflict, RunNotFound
+from agent_es.errors import AgentError, BadJournal, BadRunId, IllegalEvent, NotRecordable, RunConflict, RunNotFound
 from agent_es.events import stream_id
+from agent_es.owners import Owner
 from agent_es.state import fold
 from agent_es.testing import FrozenClock
 
@@ -357,3 +358,25 @@ def test_a_run_that_is_listed_is_the_run_that_is_loaded(many: RunStore) -> None:
         assert (record.waiting_for, record.wake_at) == (state.waiting_for, state.wake_at)
         assert (record.cursor, record.updated_at, record.tags) == (state.version, state.updated_at, state.tags)
         assert many.record(record.run_id) == record
+
+
+@pytest.mark.parametrize("run_id", ["", "x\0", "x\ud83d", "x" * 201])
+def test_what_no_run_can_be_called_is_refused_alike_by_every_database(store: RunStore, run_id: str) -> None:
+    for ask in (store.load, store.record, lambda it: store.leases.take(it, Owner.here(), 1.0)):
+        with pytest.raises(BadRunId):
+            ask(run_id)
+
+
+def test_odd_questions_are_answered_alike_by_every_database(store: RunStore) -> None:
+    assert store.leases.claim([], Owner.here(), 1.0) is None
+    with pytest.raises(ValueError, match="limit=-1: write how many"):
+        store.runs(limit=-1)
+    with pytest.raises(BadJournal, match="a journal without events is no run"):
+        store.put_journals({"run-1": []})
+
+
+def test_a_transaction_that_records_nothing_of_its_run_is_refused_and_rolled_back(store: RunStore) -> None:
+    store.start(AgentRun, run_id="run-1", goal="none")
+
+    with pytest.raises(IllegalEvent, match="must record an event"):
+        store.transact(store.aggregate(AgentRun, "run-1"), lambda session: None)

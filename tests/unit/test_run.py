@@ -746,3 +746,9 @@ def test_an_agent_has_the_tools_of_a_mixin() -> None:
         pass
 
     assert names(Mixed) == {"look_up"}
+
+
+@pytest.mark.parametrize("name", ["", "a\0b", "a\nb", "x" * 201, 7, None])
+def test_an_agent_whose_name_no_table_keeps_is_an_error_where_it_is_defined(name: Any) -> None:
+    with pytest.raises(BadAgent, match=r"agent_name=.*1 to 200 printable characters"):
+        type("Odd", (AgentRun,), {"agent_name": name})

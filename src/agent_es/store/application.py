@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session
 from agent_es.errors import (
     AgentError,
     AppendUnknown,
+    BadJournal,
     BadSettlement,
     IllegalEvent,
     KeyReused,
@@ -37,6 +38,7 @@ from agent_es.journal import JournalEntry, timestamp
 from agent_es.owners import Owner
 from agent_es.run import AgentRun, Clock
 from agent_es.state import RunState, Status, evolve, fold
+from agent_es.store.backlog import Backlog
 from agent_es.store.bell import Bell
 from agent_es.store.datastore import PATIENCE
 from agent_es.store.dialects import dialect_of, parsed, shown
@@ -123,6 +125,7 @@ class RunStore(Application[UUID]):
             super().__init__(env={**(env or {}), **settings})
             self.recorder.datastore.patience = patience
             self.leases = Leases(self.recorder.datastore)
+            self.backlog = Backlog(self.recorder.datastore)
             self.bell = Bell(self.recorder.datastore)
             self.tracking = Tracking(self.recorder.datastore)
             self._feed = Feed(self.recorder, self.mapper)
@@ -211,7 +214,9 @@ class RunStore(Application[UUID]):
         agent: str | None = None,
         limit: int | None = 100,
     ) -> list[RunRecord]:
-        """Return the runs' records, the one that changed last first."""
+        """Return the runs' records, the one that changed last first; ``limit=None`` returns all."""
+        if limit is not None and limit < 0:
+            raise ValueError(f"limit={limit}: write how many, or None for all")
         state = None if status is None else Status(status).value
         wanted = {"status": state, "waiting_for": waiting_for, "agent": agent}
         given = {name: value for name, value in wanted.items() if value is not None}
@@ -224,6 +229,7 @@ class RunStore(Application[UUID]):
 
     def record(self, run_id: str) -> RunRecord:
         """Return a run's record; raise ``RunNotFound``."""
+        stream_id(run_id)  # what no run is called is asked of no database
         for row in self.recorder.select_runs("WHERE run_id = ?", [run_id], 1):
             return _record(row)
         raise self._not_found(run_id)
@@ -256,6 +262,10 @@ class RunStore(Application[UUID]):
                 act(session)
                 session.commit()
                 events: list[AnyEvent] = list(run.pending_events)  # type: ignore[arg-type]
+                if not events:
+                    raise IllegalEvent(  # noqa: TRY301  # what was written is rolled back on the way out
+                        f"run {run.state.run_id}: a transaction of a run must record an event of it; nothing was kept"
+                    )
                 stored = [self.mapper.to_stored_event(event) for event in events]
                 change = change_of(run.state, run.recorded, events, token_of(run))
                 self.recorder.append_in(connection, stored, change, claims_of(run.state.run_id, events))
@@ -350,7 +360,10 @@ class RunStore(Application[UUID]):
             )
 
     def put_journals(self, journals: Mapping[str, Sequence[AnyEvent]]) -> None:
-        """Store whole journals, all or none; raise ``RunConflict`` where a run is there already."""
+        """Store whole journals, all or none; raise ``RunConflict`` where a run is there already, ``BadJournal``."""
+        empty = [run_id for run_id, events in journals.items() if not events]
+        if empty:
+            raise BadJournal(f"{', '.join(empty)}: a journal without events is no run; nothing was imported")
         batch = [
             (
                 [self.mapper.to_stored_event(event) for event in events],

@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 import eventsourcing.persistence as es
 
 from agent_es.errors import AgentError, LeaseLost, RunHeld, RunNotFound, StoreUnusable
+from agent_es.events import stream_id
 from agent_es.owners import Lease, Owner
-from agent_es.state import Status
 from agent_es.store.datastore import Datastore
-from agent_es.store.tables import DUE_BY_LEASE, DUE_BY_TIME, runs
+from agent_es.store.tables import DUE_BY_LEASE, DUE_BY_TIME, IS_MOVABLE, IS_WAITING, runs
 
 T = TypeVar("T")
 
@@ -27,10 +27,6 @@ TRIES = 5
 
 _given_up: set[tuple[str, str, int]] = set()
 """Leases that this process does not use any more, and whose rows do not say so: holder, run, token."""
-
-_MOVABLE = f"status IN ('{Status.PENDING.value}', '{Status.RUNNING.value}')"
-_DUE = f"status = '{Status.WAITING.value}'"
-_OPEN = ", ".join(f"'{status.value}'" for status in Status if status not in (Status.DONE, Status.CANCELLED))
 
 
 class Leases:
@@ -50,19 +46,13 @@ class Leases:
         uncounted = "claims = CASE WHEN claims > 0 THEN claims - ? ELSE 0 END"
         defer = f"UPDATE {table} SET lease_owner = NULL, lease_until = {now} + ?, {uncounted} {ours}"
         self._look, self._take, self._renew, self._defer = map(dialect.sql, (look, take, renew, defer))
-        self._depth = f"SELECT status, waiting_for, count(*) FROM {table} WHERE status IN ({_OPEN}) GROUP BY 1, 2"
-        free = f"lease_until <= (SELECT {now})"  # asked for once, not for each row
-        by_time, by_lease = (f"{table}{dialect.using(index)}" for index in (DUE_BY_TIME, DUE_BY_LEASE))
-        woken = f"SELECT min(wake_at) AS since FROM {by_time} WHERE {_DUE} AND wake_at <= (SELECT {now}) AND {free}"
-        since = "CASE WHEN lease_until > updated_at THEN lease_until ELSE updated_at END"
-        due = f"{woken} UNION ALL SELECT min({since}) FROM {by_lease} WHERE {_MOVABLE} AND {free}"
-        self._oldest = f"SELECT {now} - min(since) FROM ({due}) AS due"
 
     def take(self, run_id: str, owner: Owner, seconds: float, *, force: bool = False) -> Lease:
         """Take a run, from nobody or from who is surely dead; ``force`` takes it from anybody.
 
         Raises ``RunHeld``, ``RunNotFound``, ``StoreBusy``, ``StoreUnusable``.
         """
+        stream_id(run_id)  # what no run is called is asked of no database
         is_again = False
 
         def take(connection: Any) -> Lease:
@@ -111,6 +101,8 @@ class Leases:
 
     def claim(self, agents: Sequence[str], owner: Owner, seconds: float) -> Lease | None:
         """Take the run that is due longest, of one of the agents; None where none is."""
+        if not agents:
+            return None
 
         def claim(connection: Any) -> Lease | None:
             asked_at = time.monotonic()
@@ -122,25 +114,6 @@ class Leases:
             return None
 
         return self._written(claim)
-
-    def backlog(self) -> tuple[dict[tuple[str, str], int], float]:
-        """Return how many runs have which status and wait for what, and the seconds for which the oldest is due.
-
-        Due is what ``claim`` would take, for a worker of every agent; 0 where none is.  What is done or cancelled is
-        not counted: it would cost more each day.  Raises ``StoreUnusable``.
-        """
-
-        def look(connection: Any) -> tuple[dict[tuple[str, str], int], float]:
-            select = self._datastore.dialect.select
-            depth = {(status, what or ""): count for status, what, count in select(connection, self._depth, ())}
-            ((seconds,),) = select(connection, self._oldest, ())
-            return depth, max(0.0, seconds or 0.0)
-
-        try:
-            with self._datastore.translated():
-                return self._datastore.reading(look)
-        except es.PersistenceError as error:
-            raise StoreUnusable(f"the runs cannot be counted: {error}") from error
 
     def _written(self, act: Callable[[Any], T]) -> T:
         """Write in a transaction of its own; where its answer is lost, again: nothing here is harmed by that.
@@ -163,8 +136,8 @@ class Leases:
         dialect = self._datastore.dialect
         now, table = dialect.now, runs.name
         known = f"agent IN ({', '.join('?' * agents)})"
-        by_time = f"{_DUE} AND wake_at <= {now}", "wake_at", DUE_BY_TIME
-        for is_due, order, index in (by_time, (_MOVABLE, "lease_until", DUE_BY_LEASE)):
+        by_time = f"{IS_WAITING} AND wake_at <= {now}", "wake_at", DUE_BY_TIME
+        for is_due, order, index in (by_time, (IS_MOVABLE, "lease_until", DUE_BY_LEASE)):
             free = f"{table}{dialect.using(index)} WHERE {is_due} AND lease_until <= {now} AND {known}"
             first = f"SELECT run_id FROM {free} ORDER BY {order} LIMIT 1{dialect.skip_locked}"
             yield dialect.sql(

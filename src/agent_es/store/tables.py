@@ -26,8 +26,10 @@ SCHEMA_VERSION = 2
 
 metadata = MetaData()
 
+IS_MOVABLE, IS_WAITING = "status IN ('pending', 'running')", "status = 'waiting'"
+"""What those that look for work ask for, in the words of the indexes that they use."""
 DUE_BY_TIME, DUE_BY_LEASE = "agent_es_runs_due", "agent_es_runs_movable"
-"""The indexes of those that look for work."""
+"""These indexes."""
 
 
 def _where(condition: str) -> dict[str, Any]:
@@ -60,8 +62,8 @@ runs = Table(
     Column("lease_until", Float, nullable=False, server_default="0", comment="by the database's clock"),
     Column("claims", Integer, nullable=False, server_default="0", comment="since the run last got anywhere"),
     Index("agent_es_runs_by_status", "status", "waiting_for"),
-    Index(DUE_BY_LEASE, "lease_until", **_where("status IN ('pending', 'running')")),
-    Index(DUE_BY_TIME, "wake_at", **_where("status = 'waiting' AND wake_at IS NOT NULL")),
+    Index(DUE_BY_LEASE, "lease_until", **_where(IS_MOVABLE)),
+    Index(DUE_BY_TIME, "wake_at", **_where(f"{IS_WAITING} AND wake_at IS NOT NULL")),
 )
 
 keys = Table(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agent_es.testing.clock import FrozenClock, MovableClock
+    from agent_es.testing.conformance import NotAStore, check_store
     from agent_es.testing.crash import Crash, CrashingRunner, CrashPoint, Life, Place, essence, live_through, sigkill
     from agent_es.testing.folders import on_postgres
     from agent_es.testing.kill import fuzz_with_kills, survives_every_kill
@@ -33,6 +34,7 @@ _HOME = {
     "Life": "crash",
     "MalformedHistory": "model",
     "MovableClock": "clock",
+    "NotAStore": "conformance",
     "PaymentProvider": "provider",
     "Place": "crash",
     "Report": "survival",
@@ -41,6 +43,7 @@ _HOME = {
     "SteppedWorker": "stepped",
     "StrictModel": "model",
     "check_messages": "model",
+    "check_store": "conformance",
     "essence": "crash",
     "fuzz": "survival",
     "fuzz_with_kills": "kill",
@@ -69,6 +72,7 @@ __all__ = [
     "Life",
     "MalformedHistory",
     "MovableClock",
+    "NotAStore",
     "PaymentProvider",
     "Place",
     "Report",
@@ -77,6 +81,7 @@ __all__ = [
     "SteppedWorker",
     "StrictModel",
     "check_messages",
+    "check_store",
     "essence",
     "fuzz",
     "fuzz_with_kills",
