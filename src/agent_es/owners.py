@@ -15,6 +15,13 @@ from uuid import uuid4
 PROC = Path("/proc")
 UNKNOWN = "?"
 
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def elapsed() -> float:
+    """Return the seconds since some moment of the past, those among them that the machine slept through."""
+    return time.clock_gettime(_CLOCK)
+
 
 @dataclass(frozen=True, slots=True)
 class Owner:
@@ -72,19 +79,19 @@ class Lease:
     """How many workers had the run since it last got anywhere, this one among them."""
     holder: str = ""
     is_lost: bool = False
-    _fresh_at: float = field(default_factory=time.monotonic)
+    _fresh_at: float = field(default_factory=elapsed)
 
     @property
     def is_fresh(self) -> bool:
         """Whether it surely holds, as far as this process's own clock can tell: one that froze cannot."""
-        return not self.is_lost and time.monotonic() < self._fresh_at + self.seconds
+        return not self.is_lost and elapsed() < self._fresh_at + self.seconds
 
     def lapse(self) -> None:
         """Take it for lapsed: the database is asked whose it is, before anything starts."""
         self._fresh_at = float("-inf")
 
     def refresh(self, asked_at: float) -> None:
-        """Note that it was ours when the database was asked, ``asked_at`` by this process's clock."""
+        """Note that it was ours when the database was asked, ``asked_at`` by what had elapsed."""
         self._fresh_at = max(self._fresh_at, asked_at)
 
 

@@ -195,7 +195,7 @@ class Runner:
         except RunMoved:
             for event in events:
                 if isinstance(event, ToolResult):
-                    self.store.record_late(run.state.run_id, event.idx, event.attempt, event.result)
+                    self._record_late(run.state.run_id, event.idx, event.tool, event.attempt, event.result)
             raise
         if lease is not None and run.lease is None:
             self.heart.leave(lease)  # the append let it go
@@ -214,10 +214,9 @@ class Runner:
                 session.flush()
             except Exception as error:
                 outcome = body.raised(error)
-            if time.monotonic() - started > TRANSACTION_LIMIT:
-                outcome = Failed(
-                    "TransactionLimit", f"{body.tool.name} held its transaction longer than {TRANSACTION_LIMIT:g} s"
-                )
+            limit = min(TRANSACTION_LIMIT, self.lease / 3)
+            if time.monotonic() - started > limit:
+                outcome = Failed("TransactionLimit", f"{body.tool.name} held its transaction longer than {limit:g} s")
             if not isinstance(outcome, Returned):
                 raise RolledBack
             run.record_result(body.idx, outcome.value)
@@ -235,7 +234,12 @@ class Runner:
     def deliver_late(self, body: Body, outcome: Outcome | BaseException) -> None:
         """Record the result of a body that nobody waits for any more, where it settles its own doubt."""
         if isinstance(outcome, Returned):
-            self.store.record_late(body.run_id, body.idx, body.step.attempt, outcome.value)
+            self._record_late(body.run_id, body.idx, body.tool.name, body.step.attempt, outcome.value)
+
+    def _record_late(self, run_id: str, idx: int, tool: str, attempt: int, value_json: str) -> None:
+        if self.store.record_late(run_id, idx, attempt, value_json):
+            late = "late: its worker had lost the run"
+            self.on_event(Notice("completed", run_id, -1, idx, tool, attempt, text=late))
 
     def tools_of(self, agent: type[AgentRun]) -> Mapping[str, Tool]:
         """Return the tools of an agent and those given to every run, by name and alias; raise ``BadTool``."""
@@ -326,8 +330,8 @@ class Runner:
         return run
 
     def move(self, run: AgentRun) -> None:
-        """Take one step of a run that is held, if it can move now."""
-        if self._wait_before_next(run, may_probe=False) is not None:
+        """Take one step of a run that is held, if it can move: what waits for the clock was claimed as due."""
+        if run.state.can_move or run.state.waiting_for == "retry":
             drive(self._advance(run), self.performer())
 
     def let_go(self, run: AgentRun) -> None:

@@ -3,7 +3,8 @@
 Rule 1: a run is claimed for one step, so that no run keeps the others waiting.
 Rule 2: a claim is counted before anything is done: a run that kills its workers is parked, and starves nobody.
 Rule 3: what this code cannot read or has no class for is left as it is, and shown; the others go on.
-Rule 4: an orderly stop finishes what is under way within the grace, or hands it back: it uses up nothing.
+Rule 4: a run that several workers had in vain is moved alone: if it kills this one too, no other is blamed for that.
+Rule 5: an orderly stop finishes what is under way within the grace, or hands it back: it uses up nothing.
 """
 
 import queue
@@ -55,13 +56,23 @@ class Tally:
     """Events that were appended."""
 
 
+@dataclass(frozen=True, slots=True)
+class Later:
+    """A run that could not be moved, and is left alone for so many seconds."""
+
+    seconds: float
+    counts: bool
+    """Whether that counts against the run."""
+    trouble: str
+
+
 class Worker:
     """Moves the due runs of some agents, up to ``concurrency`` at once.
 
     ``decider`` is one, or a mapping from agents; ``deps``, ``tools`` and ``at_once`` are as for a ``Runner``.  A
     claim holds for ``lease`` seconds and is renewed.  ``poll`` seconds is how late a due run may be noticed, where
     the database does not tell (PostgreSQL does).  A run that ``park_after`` workers in a row got nowhere with is
-    parked.  A stop waits for ``grace`` seconds.
+    parked; its last two claims are moved alone.  A stop waits for ``grace`` seconds.
     """
 
     def __init__(
@@ -95,6 +106,7 @@ class Worker:
         self._on_event = on_event
         self._heart = Heart(store.leases)
         self._stops = threading.Event()
+        self._alone_from = max(2, park_after - 1)
         self._ended: queue.SimpleQueue[Lease | None] = queue.SimpleQueue()
         """What came to the end of its step, so that its slot is free; None wakes who waits."""
         self._is_rung = False
@@ -124,7 +136,7 @@ class Worker:
         with self._stopped_by_signals(), self._listening():
             while not self._stops.is_set():
                 if len(self._flying) < self.concurrency and (lease := self._claim()):
-                    self._fly(lease)
+                    (self._fly if lease.claims < self._alone_from else self._fly_alone)(lease)
                     if once:
                         break
                     continue
@@ -156,6 +168,22 @@ class Worker:
         self._flying[id(lease)] = lease
         self._heart.keep(lease)
         threading.Thread(target=self._work, args=[lease], name=f"agent_es {lease.run_id}", daemon=True).start()
+
+    def _fly_alone(self, lease: Lease) -> None:
+        """Move a run once nothing else is under way, and begin nothing else until it has come to its end."""
+        self._heart.keep(lease)
+        self._clear()
+        if self._stops.is_set():
+            self._heart.leave(lease)
+            self._give_back(lease)
+        else:
+            self._fly(lease)
+            self._clear()
+
+    def _clear(self) -> None:
+        """Wait until nothing is under way, or this is to stop."""
+        while self._flying and not self._stops.is_set():
+            self._land(self.poll)
 
     def _land(self, timeout: float) -> None:
         """Wait for a step to end, or for the bell."""
@@ -191,13 +219,13 @@ class Worker:
             self._land(until - time.monotonic())
         for lease in self._flying.values():
             self._heart.leave(lease)
-            self._release(lease)
+            self._give_back(lease)
             self.tally.handed_back += 1
             self._tell("handed_back", lease.run_id)
 
     def _work(self, lease: Lease) -> None:
         """Take one step of a run, whatever happens, and give the run back."""
-        deferred = None
+        later: Later | None = None
         try:
             self._step(lease)
             self.tally.steps += 1
@@ -206,20 +234,17 @@ class Worker:
             self._tell("lease_lost", lease.run_id, str(moved))
         except (RunUnreadable, AgentUnknown) as unreadable:
             self.tally.skipped += 1
-            deferred = MAX_DEFERRED, False
-            self._tell("skipped", lease.run_id, str(unreadable))
+            later = Later(MAX_DEFERRED, counts=False, trouble=str(unreadable))
+            self._tell("skipped", lease.run_id, later.trouble)
         except BaseException as error:  # the next step may do better; after so many the run is parked
             self.tally.failed += 1
-            deferred = min(2.0**lease.claims, MAX_DEFERRED), True
-            self._tell("step_failed", lease.run_id, f"{type(error).__qualname__}: {describe(error)}")
+            trouble = f"{type(error).__qualname__}: {describe(error)}"
+            later = Later(min(2.0**lease.claims, MAX_DEFERRED), counts=True, trouble=trouble)
+            self._tell("step_failed", lease.run_id, trouble)
         finally:
             self._heart.leave(lease)
             try:
-                if deferred is None:
-                    self._release(lease)
-                else:
-                    with suppress(AgentError):
-                        self.store.leases.defer(lease, deferred[0], counts=deferred[1])
+                self._give_back(lease, later)
             finally:
                 self._ended.put(lease)
 
@@ -234,9 +259,12 @@ class Worker:
         else:
             runner.move(run)
 
-    def _release(self, lease: Lease) -> None:
+    def _give_back(self, lease: Lease, later: Later | None = None) -> None:
         with suppress(AgentError):  # it lapses by itself
-            self.store.leases.release(lease)
+            if later is None:
+                self.store.leases.release(lease)
+            else:
+                self.store.leases.defer(lease, later.seconds, counts=later.counts, trouble=later.trouble)
 
     def _hear(self, notice: Notice) -> None:
         """Count what is in the journal, and pass it on."""

@@ -193,12 +193,7 @@ def test_a_run_whose_worker_is_killed_in_a_slow_tool_is_taken_over_when_its_leas
 @pytest.mark.parametrize(
     ("tool_name", "limit", "waiting_for", "why"),
     [
-        pytest.param(
-            *("crunch_again", 5, "person", "5 workers had the run, and none of them got anywhere"),
-            marks=pytest.mark.xfail(
-                strict=True, reason="the claim that decides a turn is not counted: it starts 6 times"
-            ),
-        ),
+        ("crunch_again", 5, "person", "5 workers had the run, and none of them got anywhere"),
         ("crunch_thrice", 3, "doubt", "attempt 3 of 3: the process died in it"),
     ],
     ids=["claims", "attempts"],

@@ -1,6 +1,7 @@
 """Where runs are kept: events, one row per run, and the keys, in one database and one transaction."""
 
-from agent_es.store.application import RunRecord, RunStore, check_same, system_clock
+from agent_es.store.application import RunRecord, RunStore, check_same
+from agent_es.store.clocks import system_clock
 from agent_es.store.datastore import PATIENCE
 from agent_es.store.tables import SCHEMA_VERSION
 

@@ -35,11 +35,11 @@ from agent_es.errors import (
 )
 from agent_es.events import AnyEvent, stream_id
 from agent_es.journal import JournalEntry, timestamp
-from agent_es.owners import Owner
 from agent_es.run import AgentRun, Clock
 from agent_es.state import RunState, Status, evolve, fold
 from agent_es.store.backlog import Backlog
 from agent_es.store.bell import Bell
+from agent_es.store.clocks import DatabaseClock
 from agent_es.store.datastore import PATIENCE
 from agent_es.store.dialects import dialect_of, parsed, shown
 from agent_es.store.feed import Feed, FeedEntry
@@ -55,11 +55,6 @@ Run = TypeVar("Run", bound=AgentRun)
 
 APPEND_TRIES = 5
 """How often an append is made again whose answer was lost and which was not there."""
-
-
-def system_clock(_: int) -> datetime:
-    """Return the time now, whatever the event's ``seq``."""
-    return datetime.now(UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +78,17 @@ class RunRecord:
     lease_until: datetime | None
     claims: int
     """How many workers had the run since it last got anywhere."""
+    trouble: str | None
+    """Why its last worker could not move it; None where it could, or somebody has it again."""
 
 
 class RunStore(Application[UUID]):
     """Starts runs, appends to them, reads them back.  ``url`` is SQLAlchemy's, of SQLite or PostgreSQL.
 
-    ``clock`` gives the times of events.  ``env`` holds settings of the event store library (a cipher, a
-    compressor).  Without ``create``, what is not there yet is refused.  With ``migrate``, tables of an older
-    schema are brought up to this one.  ``patience`` bounds the seconds that a writer waits for the write lock.
-    Raises ``StoreUnusable`` and ``SchemaMismatch``.
+    ``clock`` gives the times of events; left out, it is the database's.  ``env`` holds settings of the event store
+    library (a cipher, a compressor).  Without ``create``, what is not there yet is refused.  With ``migrate``,
+    tables of an older schema are brought up to this one.  ``patience`` bounds the seconds that a writer waits for
+    the write lock.  Raises ``StoreUnusable`` and ``SchemaMismatch``.
     """
 
     name = "agent_es"
@@ -108,7 +105,7 @@ class RunStore(Application[UUID]):
         self,
         url: str = "sqlite:///agent_es.db",
         *,
-        clock: Clock = system_clock,
+        clock: Clock | None = None,
         env: Mapping[str, str] | None = None,
         create: bool = True,
         migrate: bool = False,
@@ -117,7 +114,6 @@ class RunStore(Application[UUID]):
         database = parsed(url)
         dialect_of(database).check(database, create=create, migrate=migrate)
         self.url = url
-        self.clock = clock
         # The library prefers the prefixed name, from the environment too, over one without.
         text = database.render_as_string(hide_password=False)
         settings = {"SQLALCHEMY_URL": text, "AGENT_ES_SQLALCHEMY_URL": text}
@@ -125,6 +121,7 @@ class RunStore(Application[UUID]):
             super().__init__(env={**(env or {}), **settings})
             self.recorder.datastore.patience = patience
             self.leases = Leases(self.recorder.datastore)
+            self.clock = clock or DatabaseClock(self.recorder.datastore)
             self.backlog = Backlog(self.recorder.datastore)
             self.bell = Bell(self.recorder.datastore)
             self.tracking = Tracking(self.recorder.datastore)
@@ -350,13 +347,10 @@ class RunStore(Application[UUID]):
         return True
 
     def _refuse_while_held(self, run_id: str) -> None:
-        record = self.record(run_id)
-        until = record.lease_until
-        holder = Owner.parse(record.lease_owner or "")
-        if until is not None and until > datetime.now(UTC) and not (holder and holder.is_surely_dead):
+        if held := self.leases.holder(run_id):
             raise StillHeld(
-                f"run {run_id} is held until {timestamp(until)}: a call under way could still happen; "
-                "wait until then, or settle with force"
+                f"run {run_id} is held by {held.by} until {timestamp(held.until)}: a call under way could still "
+                "happen; wait until then, or settle with force"
             )
 
     def put_journals(self, journals: Mapping[str, Sequence[AnyEvent]]) -> None:

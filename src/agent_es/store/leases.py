@@ -9,6 +9,7 @@ Rule 4: what this process wanted to give back and could not, it may take again a
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -16,9 +17,12 @@ import eventsourcing.persistence as es
 
 from agent_es.errors import AgentError, LeaseLost, RunHeld, RunNotFound, StoreUnusable
 from agent_es.events import stream_id
-from agent_es.owners import Lease, Owner
+from agent_es.journal import timestamp
+from agent_es.owners import Lease, Owner, elapsed
 from agent_es.store.datastore import Datastore
+from agent_es.store.projection import plain
 from agent_es.store.tables import DUE_BY_LEASE, DUE_BY_TIME, IS_MOVABLE, IS_WAITING, runs
+from agent_es.values import valid_unicode
 
 T = TypeVar("T")
 
@@ -29,6 +33,14 @@ _given_up: set[tuple[str, str, int]] = set()
 """Leases that this process does not use any more, and whose rows do not say so: holder, run, token."""
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Who holds a run, and until when."""
+
+    by: str
+    until: datetime
+
+
 class Leases:
     """Takes, claims, renews and releases leases."""
 
@@ -36,15 +48,16 @@ class Leases:
         self._datastore = datastore
         dialect, table = datastore.dialect, runs.name
         now = dialect.now
-        self._taken = f"lease_owner = ?, lease_token = lease_token + 1, lease_until = {now} + ?, claims = claims + 1"
+        until = f"lease_until = {now} + ?"
+        self._taken = f"lease_owner = ?, lease_token = lease_token + 1, {until}, claims = claims + 1, trouble = NULL"
         look = (
             f"SELECT lease_owner, lease_until, {now}, lease_token FROM {table} WHERE run_id = ?{dialect.for_update}"
         )
         take = f"UPDATE {table} SET {self._taken} WHERE run_id = ? RETURNING lease_token, claims"
         ours = "WHERE run_id = ? AND lease_token = ?"
-        renew = f"UPDATE {table} SET lease_until = {now} + ? {ours}"
+        renew = f"UPDATE {table} SET {until} {ours}"
         uncounted = "claims = CASE WHEN claims > 0 THEN claims - ? ELSE 0 END"
-        defer = f"UPDATE {table} SET lease_owner = NULL, lease_until = {now} + ?, {uncounted} {ours}"
+        defer = f"UPDATE {table} SET lease_owner = NULL, {until}, {uncounted}, trouble = ? {ours}"
         self._look, self._take, self._renew, self._defer = map(dialect.sql, (look, take, renew, defer))
 
     def take(self, run_id: str, owner: Owner, seconds: float, *, force: bool = False) -> Lease:
@@ -57,28 +70,31 @@ class Leases:
 
         def take(connection: Any) -> Lease:
             nonlocal is_again
-            asked_at = time.monotonic()
+            asked_at = elapsed()
             found = connection.execute(self._look, (run_id,)).fetchone()
             if found is None:
                 raise RunNotFound(f"no run {run_id!r}")
-            holder, until, now, token = found
-            is_ours = (is_again and holder == str(owner)) or (holder, run_id, token) in _given_up
-            is_free = holder is None or is_ours or until <= now or _is_dead(holder)
-            is_again = True  # if the answer to this is lost, it may be ours
-            if not (is_free or force):
-                held_until = datetime.fromtimestamp(until, UTC)
+            is_ours = is_again and found[0] == str(owner)
+            held = None if is_ours else _held(run_id, *found)
+            if held and not force:
                 raise RunHeld(
-                    f"run {run_id} is held by {holder} until {held_until:%Y-%m-%dT%H:%M:%SZ}; "
+                    f"run {run_id} is held by {held.by} until {timestamp(held.until)}; "
                     "wait until then, stop that worker, or take it over with force_takeover"
                 )
+            is_again = True  # if the answer to this is lost, it may be ours
             token, claims = connection.execute(self._take, (str(owner), seconds, run_id)).fetchone()
             return Lease(run_id, token, seconds, claims, str(owner), _fresh_at=asked_at)
 
         return self._written(take)
 
+    def holder(self, run_id: str) -> Held | None:
+        """Return who holds a run, by the database's clock; None where nobody does, or one who is surely dead."""
+        found = self._written(lambda connection: connection.execute(self._look, (run_id,)).fetchone())
+        return found and _held(run_id, *found)
+
     def renew(self, lease: Lease) -> None:
         """Renew a lease; raise ``LeaseLost`` where it is another's by now."""
-        asked_at = time.monotonic()
+        asked_at = elapsed()
         values = (lease.seconds, lease.run_id, lease.token)
         if self._written(lambda connection: connection.execute(self._renew, values).rowcount) != 1:
             lease.is_lost = True
@@ -89,9 +105,13 @@ class Leases:
         """Give a run back, in good order: that uses up nothing.  One that is lost is another's to give."""
         self.defer(lease, 0.0, counts=False)
 
-    def defer(self, lease: Lease, seconds: float, *, counts: bool) -> None:
-        """Give a run back and leave it alone for so long; ``counts`` lets the claim count as one that got nowhere."""
-        values = (seconds, int(not counts), lease.run_id, lease.token)
+    def defer(self, lease: Lease, seconds: float, *, counts: bool, trouble: str | None = None) -> None:
+        """Give a run back and leave it alone for so long; ``counts`` lets the claim count as one that got nowhere.
+
+        ``trouble`` is shown with the run until somebody takes it again.
+        """
+        shown = None if trouble is None else plain(valid_unicode(trouble))
+        values = (seconds, int(not counts), shown, lease.run_id, lease.token)
         lease.is_lost = True
         try:
             self._written(lambda connection: connection.execute(self._defer, values))
@@ -105,7 +125,7 @@ class Leases:
             return None
 
         def claim(connection: Any) -> Lease | None:
-            asked_at = time.monotonic()
+            asked_at = elapsed()
             for statement in self._claims(len(agents)):
                 found = connection.execute(statement, (str(owner), seconds, *agents)).fetchone()
                 if found is not None:
@@ -145,6 +165,11 @@ class Leases:
             )
 
 
-def _is_dead(holder: str) -> bool:
-    owner = Owner.parse(holder)
-    return owner is not None and owner.is_surely_dead
+def _held(run_id: str, by: str | None, until: float, now: float, token: int) -> Held | None:
+    """Return who holds a run whose row says this; None where it is free."""
+    if by is None or until <= now or (by, run_id, token) in _given_up:
+        return None
+    owner = Owner.parse(by)
+    if owner is not None and owner.is_surely_dead:
+        return None
+    return Held(by, datetime.fromtimestamp(until, UTC))

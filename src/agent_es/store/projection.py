@@ -55,7 +55,8 @@ CURSOR: Columns = ALL[7:]
 """What every other event changes: nothing that has an index, which would be written too."""
 
 
-PROGRESS = "claims = 0"
+PROGRESS, HELD_PROGRESS = "claims = 0", "claims = 1"
+"""Whoever got somewhere is the first who had the run since then, where it still has it."""
 LET_GO = ("lease_owner = NULL", "lease_until = 0")
 
 
@@ -71,12 +72,13 @@ def change_of(state: RunState, before: RunState, events: Iterable[AnyEvent], tok
     Whatever is no further attempt is progress.  Who moves a run to where it cannot move lets it go.
     """
     is_progress = state.turns > before.turns or any(type(event) is not LlmDecided for event in events)
-    also = (PROGRESS,) if is_progress else ()
+    is_held = token is not None and state.can_move
+    progress = (HELD_PROGRESS if is_held else PROGRESS,) if is_progress else ()
     if _status_of(state) == _status_of(before):
-        return Change(CURSOR, _cursor_of(state), also, token)
-    lets_go = LET_GO if token is not None and not state.can_move else ()
+        return Change(CURSOR, _cursor_of(state), progress, token)
+    lets_go = LET_GO if token is not None and not is_held else ()
     rings = token is None and state.can_move and not before.can_move
-    return Change(STATUS, (*_status_of(state), *_cursor_of(state)), (*also, *lets_go), token, rings)
+    return Change(STATUS, (*_status_of(state), *_cursor_of(state)), (*progress, *lets_go), token, rings)
 
 
 def _status_of(state: RunState) -> Values:
