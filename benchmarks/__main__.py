@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from benchmarks import append, load, load_growth, postgres, startup, writers
+from benchmarks import append, load, load_growth, postgres, startup, workers, writers
 from benchmarks.measure import Measure, Report, Show
 
 
@@ -30,6 +30,7 @@ class Workload(StrEnum):
     APPEND = "append"
     WRITERS = "writers"
     POSTGRES = "postgres"
+    WORKERS = "workers"
     LOAD = "load"
     LOAD_GROWTH = "load_growth"
     HELP = "help"
@@ -40,6 +41,7 @@ MEASURES: Mapping[Workload, Measure] = {
     Workload.APPEND: append.measure,
     Workload.WRITERS: writers.measure,
     Workload.POSTGRES: postgres.measure,
+    Workload.WORKERS: workers.measure,
     Workload.LOAD: load.measure,
     Workload.LOAD_GROWTH: load_growth.measure,
     Workload.HELP: startup.measure_help,
