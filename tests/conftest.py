@@ -4,6 +4,7 @@ Rule: what is true of a store is tested on every database.  PostgreSQL comes in 
 server of our own, one for all tests, with a schema for each.
 """
 
+import os
 import signal
 import sqlite3
 import subprocess
@@ -64,7 +65,13 @@ class Server:
         raise AssertionError(self._log.read_text())
 
     def kill(self) -> None:
-        """Kill it with SIGKILL; who is connected finds out by itself."""
+        """Kill it with SIGKILL, and all that it runs: one that outlived it would end its statement, and answer."""
+        number = self._process.pid
+        with suppress(OSError):
+            children = Path(f"/proc/{number}/task/{number}/children").read_text().split()
+            for child in map(int, children):
+                with suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
         self._process.kill()
         self._process.wait(30)
 

@@ -214,9 +214,10 @@ class Runner:
                 session.flush()
             except Exception as error:
                 outcome = body.raised(error)
-            limit = min(TRANSACTION_LIMIT, self.lease / 3)
-            if time.monotonic() - started > limit:
-                outcome = Failed("TransactionLimit", f"{body.tool.name} held its transaction longer than {limit:g} s")
+            if time.monotonic() - started > TRANSACTION_LIMIT:
+                outcome = Failed(
+                    "TransactionLimit", f"{body.tool.name} held its transaction longer than {TRANSACTION_LIMIT:g} s"
+                )
             if not isinstance(outcome, Returned):
                 raise RolledBack
             run.record_result(body.idx, outcome.value)

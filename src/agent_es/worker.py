@@ -4,7 +4,7 @@ Rule 1: a run is claimed for one step, so that no run keeps the others waiting.
 Rule 2: a claim is counted before anything is done: a run that kills its workers is parked, and starves nobody.
 Rule 3: what this code cannot read or has no class for is left as it is, and shown; the others go on.
 Rule 4: a run that several workers had in vain is moved alone: if it kills this one too, no other is blamed for that.
-Rule 5: an orderly stop finishes what is under way within the grace, or hands it back: it uses up nothing.
+Rule 5: an orderly stop finishes what is under way within the grace, or hands it back: it uses up no claim.
 """
 
 import queue
@@ -110,6 +110,9 @@ class Worker:
         self._ended: queue.SimpleQueue[Lease | None] = queue.SimpleQueue()
         """What came to the end of its step, so that its slot is free; None wakes who waits."""
         self._is_rung = False
+        self._orders: queue.SimpleQueue[Lease | None] = queue.SimpleQueue()
+        """What is to be moved next; None ends a thread."""
+        self._threads = 0
         self._flying: dict[int, Lease] = {}
         self._runners: dict[str, Runner] = {}
         for agent in known:
@@ -144,6 +147,9 @@ class Worker:
                     break
                 self._land(self.poll)
             self._drain()
+        for _ in range(self._threads):
+            self._orders.put(None)
+        self._threads = 0
         return self.tally
 
     def stop(self) -> None:
@@ -164,10 +170,19 @@ class Worker:
         return None
 
     def _fly(self, lease: Lease) -> None:
-        """Move a run in a thread: one that cannot be stopped must not keep the interpreter alive."""
+        """Move a run in a thread of its own meanwhile."""
         self._flying[id(lease)] = lease
         self._heart.keep(lease)
-        threading.Thread(target=self._work, args=[lease], name=f"agent_es {lease.run_id}", daemon=True).start()
+        if len(self._flying) > self._threads:
+            self._threads += 1
+            # A body that cannot be stopped must not keep the interpreter alive.
+            threading.Thread(target=self._serve, name=f"agent_es step {self._threads}", daemon=True).start()
+        self._orders.put(lease)
+
+    def _serve(self) -> None:
+        """Move one run after the other: a thread for each step would be a third of a short one."""
+        while (lease := self._orders.get()) is not None:
+            self._work(lease)
 
     def _fly_alone(self, lease: Lease) -> None:
         """Move a run once nothing else is under way, and begin nothing else until it has come to its end."""

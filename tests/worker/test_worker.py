@@ -212,6 +212,28 @@ def test_a_run_that_fails_its_workers_is_left_alone_a_while_and_parked_in_the_en
     assert "run-1 step failed: ConnectionError: the model is away" in told
 
 
+def test_why_a_run_was_not_moved_is_shown_until_somebody_takes_it_again(store: RunStore) -> None:
+    class Confused:
+        def decide(self, run: RunState, tools: Sequence[ToolSpec], /) -> Decision:
+            raise ConnectionError("the model is away")
+
+    store.start(Shop, run_id="run-1", goal="shop")
+    Worker(store, agents=[Shop], decider=Confused(), deps=[]).run(once=True)
+
+    assert store.record("run-1").trouble == "ConnectionError: the model is away"
+    assert "trouble     ConnectionError: the model is away" in said("show", "run-1", "--store", store.url)
+    assert "trouble" in said("runs", "--store", store.url)
+
+    Runner(store, deps=[]).run(Shop, run_id="run-1")
+    assert store.record("run-1").trouble is None
+    assert "trouble" not in said("runs", "--store", store.url)
+
+
+def said(*command: str) -> str:
+    done = subprocess.run([sys.executable, "-m", "agent_es", *command], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_what_is_due_is_found_by_an_index(store: RunStore, sql: Sql) -> None:
     plan = [

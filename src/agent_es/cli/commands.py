@@ -108,10 +108,12 @@ def runs(  # one per option
 
 
 def runs_table(found: Sequence[RunRecord]) -> Table:
-    """Return runs as a table."""
+    """Return runs as a table; what kept their workers from moving them is in it where there is such a thing."""
     now = datetime.now(UTC)
+    has_trouble = any(record.trouble for record in found)
+    columns = ("run", "agent", "status", "waits for", "events", "age", "changed", "wakes", "goal")
     return table_of(
-        ("run", "agent", "status", "waits for", "events", "age", "changed", "wakes", "goal"),
+        (*columns, "trouble") if has_trouble else columns,
         [
             (
                 record.run_id,
@@ -123,6 +125,7 @@ def runs_table(found: Sequence[RunRecord]) -> Table:
                 age(record.updated_at, now),
                 record.wake_at and timestamp(record.wake_at),
                 record.goal,
+                *([record.trouble] if has_trouble else []),
             )
             for record in found
         ],
@@ -351,6 +354,7 @@ def fields_of(state: RunState, record: RunRecord | None) -> list[tuple[str, obje
         told += [
             ("envelope", record.envelope_id or "-"),
             ("lease", f"{record.lease_owner or 'nobody'}, token {record.lease_token}"),
+            ("trouble", record.trouble or "-"),
         ]
     return told
 

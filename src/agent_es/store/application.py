@@ -394,7 +394,8 @@ class RunStore(Application[UUID]):
     @staticmethod
     def _recorded(run: AgentRun, row: Change) -> None:
         run.mark_recorded()
-        if row.lets_go:
+        if row.lets_go and run.lease is not None:
+            run.lease.is_lost = True  # given back, with the append
             run.lease = None
 
     @staticmethod

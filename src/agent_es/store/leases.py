@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import count
 from typing import Any, TypeVar
 
 import eventsourcing.persistence as es
@@ -58,7 +59,10 @@ class Leases:
         renew = f"UPDATE {table} SET {until} {ours}"
         uncounted = "claims = CASE WHEN claims > 0 THEN claims - ? ELSE 0 END"
         defer = f"UPDATE {table} SET lease_owner = NULL, {until}, {uncounted}, trouble = ? {ours}"
-        self._look, self._take, self._renew, self._defer = map(dialect.sql, (look, take, renew, defer))
+        find = f"SELECT run_id, lease_token, claims FROM {table} WHERE lease_owner = ?"
+        self._look, self._take, self._renew = map(dialect.sql, (look, take, renew))
+        self._defer, self._find = map(dialect.sql, (defer, find))
+        self._claimed = count(1)
 
     def take(self, run_id: str, owner: Owner, seconds: float, *, force: bool = False) -> Lease:
         """Take a run, from nobody or from who is surely dead; ``force`` takes it from anybody.
@@ -102,7 +106,7 @@ class Leases:
         lease.refresh(asked_at)
 
     def release(self, lease: Lease) -> None:
-        """Give a run back, in good order: that uses up nothing.  One that is lost is another's to give."""
+        """Give a run back, in good order: that uses up nothing.  One that is lost or given back is left alone."""
         self.defer(lease, 0.0, counts=False)
 
     def defer(self, lease: Lease, seconds: float, *, counts: bool, trouble: str | None = None) -> None:
@@ -110,6 +114,8 @@ class Leases:
 
         ``trouble`` is shown with the run until somebody takes it again.
         """
+        if lease.is_lost:
+            return
         shown = None if trouble is None else plain(valid_unicode(trouble))
         values = (seconds, int(not counts), shown, lease.run_id, lease.token)
         lease.is_lost = True
@@ -124,14 +130,17 @@ class Leases:
         if not agents:
             return None
 
+        holder = f"{owner}#{next(self._claimed)}"  # by which it is found again where its answer is lost
+        is_again = False
+
         def claim(connection: Any) -> Lease | None:
+            nonlocal is_again
             asked_at = elapsed()
+            found = connection.execute(self._find, (holder,)).fetchone() if is_again else None
+            is_again = True
             for statement in self._claims(len(agents)):
-                found = connection.execute(statement, (str(owner), seconds, *agents)).fetchone()
-                if found is not None:
-                    run_id, token, claims = found
-                    return Lease(run_id, token, seconds, claims, str(owner), _fresh_at=asked_at)
-            return None
+                found = found or connection.execute(statement, (holder, seconds, *agents)).fetchone()
+            return found and Lease(found[0], found[1], seconds, found[2], holder, _fresh_at=asked_at)
 
         return self._written(claim)
 
