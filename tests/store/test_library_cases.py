@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from eventsourcing.application import Application
 
 from agent_es import AgentRun, RunStore
 from agent_es.errors import RunUnreadable
@@ -14,6 +15,7 @@ from agent_es.store.recorder import RunRecorder
 
 pytest.importorskip("Crypto", reason="the cases import a cipher: pip install pycryptodome")
 
+from eventsourcing.tests import application as applications
 from eventsourcing.tests import persistence as cases
 
 CASES = [
@@ -33,6 +35,45 @@ def test_the_librarys_own_case_holds_for_our_recorder(store: RunStore, case: Any
     Ours(name).debug()
     for left in set(threading.enumerate()).difference(before):
         left.join()  # it leaves its readers behind
+
+
+APPLICATION_CASES = [
+    (applications.ExampleApplicationTestCase, "test_example_application"),
+    *(
+        (applications.ApplicationTestCase, name)
+        for name in vars(applications.ApplicationTestCase)
+        if name.startswith("test_") and name not in ("test_name", "test_resolve_persistence_topics")
+    ),
+]  # these two are about other factories
+
+
+@pytest.mark.filterwarnings("ignore:'log' is deprecated")  # it warns of itself
+@pytest.mark.parametrize(("case", "name"), APPLICATION_CASES, ids=lambda it: getattr(it, "__name__", it))
+def test_the_librarys_own_applications_run_on_our_recorder(
+    url: str, case: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERSISTENCE_MODULE", "agent_es.store.recorder:Factory")
+    monkeypatch.setenv("SQLALCHEMY_URL", url)
+    opened: list[Application[Any]] = []
+    begin = Application.__init__
+
+    def open_too(app: Application[Any], *args: Any, **kwargs: Any) -> None:
+        begin(app, *args, **kwargs)
+        opened.append(app)
+        assert isinstance(app.recorder, RunRecorder)
+        app.recorder.open(create=True, migrate=False)
+
+    monkeypatch.setattr(Application, "__init__", open_too)
+
+    class Ours(case):  # type: ignore[misc]
+        expected_factory_topic = "agent_es.store.recorder:Factory"
+
+    Ours(name).debug()
+    for app in opened:
+        app.close()
+        if isinstance(app.recorder, RunRecorder):
+            app.recorder.datastore.close()
+    assert opened
 
 
 def test_the_librarys_cipher_needs_its_key_only(open_store: Callable[..., RunStore]) -> None:
