@@ -47,7 +47,7 @@ APPLICATION_CASES = [
 ]  # these two are about other factories
 
 
-@pytest.mark.filterwarnings("ignore:'log' is deprecated")  # it warns of itself
+@pytest.mark.filterwarnings("default:'log' is deprecated")  # and it sees whether it warned
 @pytest.mark.parametrize(("case", "name"), APPLICATION_CASES, ids=lambda it: getattr(it, "__name__", it))
 def test_the_librarys_own_applications_run_on_our_recorder(
     url: str, case: Any, name: str, monkeypatch: pytest.MonkeyPatch
