@@ -9,6 +9,7 @@ import pytest
 
 from agent_es import AgentRun, CallTool, Finish, RunState, RunStore, Status, ToolContext, tool
 from agent_es.errors import BadSettlement, KeyMismatch, NotApplied, OutcomeUnknown, StillHeld
+from agent_es.owners import Owner
 from agent_es.tools import DidNotHappen, Happened, Retry
 
 Play = Callable[..., RunState]
@@ -91,8 +92,7 @@ def test_a_doubt_that_did_not_happen_starts_anew_under_another_key(play: Play, s
 
 def test_did_not_happen_is_refused_while_the_last_holder_may_be_alive(play: Play, store: RunStore) -> None:
     play(Careful, SCRIPT, Provider("no"))
-    with store.recorder.datastore.writing() as connection:
-        connection.execute("UPDATE agent_es_runs SET lease_until = 9e9")
+    store.leases.take("run-1", Owner.here(), 60.0)
 
     with pytest.raises(StillHeld, match="could still happen"):
         store.settle("run-1", 0, "did_not_happen", by="ann")

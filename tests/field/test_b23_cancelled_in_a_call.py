@@ -115,7 +115,7 @@ def interrupted(store: RunStore, world: World, model: Model) -> float:
         loop, is_recorded, is_slow = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
 
         def on_event(notice: Notice) -> None:
-            if notice.kind == "completed":
+            if notice.kind == "completed" and notice.seq >= 0:  # a late one comes when the loop is closed
                 loop.call_soon_threadsafe(is_recorded.set)
 
         world.on_slow = lambda: loop.call_soon_threadsafe(is_slow.set)

@@ -107,7 +107,7 @@ def check(store: RunStore, world: World, runs: int) -> None:
         os.kill(pid, signal.SIGTERM)
     wait_for(lambda: len(world.noted("tally")) == WORKERS)
     tallies = sum((Counter(tally) for tally in world.noted("tally")), Counter())
-    assert tallies == Counter(steps=runs * (STEPS + 1))
+    assert tallies == Counter(steps=runs * (STEPS + 1), events=runs * (2 * STEPS + 1))
     assert world.noted("trouble") == []
     assert sorted(world.noted("step")) == sorted([f"run-{n}", idx] for n in range(runs) for idx in range(STEPS))
     for n in range(runs):

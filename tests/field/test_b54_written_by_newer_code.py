@@ -14,7 +14,7 @@ import pytest
 
 from agent_es import AgentRun, CallTool, Effect, Finish, Runner, RunStore, ScriptedDecider, Status, ToolContext, tool
 from agent_es.errors import RunMoved, RunUnreadable
-from agent_es.store.tables import runs
+from agent_es.store.projection import ALL
 from agent_es.testing import Crash, CrashingRunner, CrashPoint
 
 RUN_ID = "run-1"
@@ -70,8 +70,7 @@ def raise_budget(database: sqlite3.Connection) -> None:
 
 def dump(database: sqlite3.Connection) -> list[list[Any]]:
     """Return every row of every table, but for who holds it."""
-    projected = ", ".join(column.name for column in runs.columns if not column.name.startswith("lease"))
-    tables = {"agent_es_events": "*", "agent_es_runs": projected, "agent_es_keys": "*"}
+    tables = {"agent_es_events": "*", "agent_es_runs": ", ".join(ALL), "agent_es_keys": "*"}
     return [
         database.execute(f"SELECT {names} FROM {table} ORDER BY 1, 2").fetchall()  # noqa: S608
         for table, names in tables.items()
