@@ -265,9 +265,8 @@ MUTANTS = (
         "moved_and_going_on",
         "a worker that was overtaken goes on: what it finds in the journal is permission enough",
         "runtime.py",
-        "                    self._record_late(run.state.run_id, event.idx, event.tool, event.attempt, event.result)\n"
-        "            raise\n",
-        "                    self._record_late(run.state.run_id, event.idx, event.tool, event.attempt, event.result)\n",
+        "event.tool, event.attempt, event.result)\n            raise\n",
+        "event.tool, event.attempt, event.result)\n",
     ),
     Mutant(
         "appended_blindly",
