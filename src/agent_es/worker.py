@@ -109,7 +109,7 @@ class Worker:
         self._alone_from = max(2, park_after - 1)
         self._ended: queue.SimpleQueue[Lease | None] = queue.SimpleQueue()
         """What came to the end of its step, so that its slot is free; None wakes who waits."""
-        self._is_rung = False
+        self._is_rung = self._hurries = False
         self._orders: queue.SimpleQueue[Lease | None] = queue.SimpleQueue()
         """What is to be moved next; None ends a thread."""
         self._threads = 0
@@ -230,7 +230,7 @@ class Worker:
     def _drain(self) -> None:
         """Wait for what is under way; hand back what takes longer than the grace."""
         until = time.monotonic() + self.grace
-        while self._flying and time.monotonic() < until:
+        while self._flying and time.monotonic() < until and not self._hurries:
             self._land(until - time.monotonic())
         for lease in self._flying.values():
             self._heart.leave(lease)
@@ -290,13 +290,18 @@ class Worker:
     def _tell(self, kind: Kind, run_id: str, text: str = "") -> None:
         self._on_event(Notice(kind, run_id, -1, text=text))
 
+    def _on_signal(self, *_: object) -> None:
+        """Stop; whoever asks twice does not want to wait for what is under way."""
+        self._hurries = self._stops.is_set()
+        self.stop()
+
     @contextmanager
     def _stopped_by_signals(self) -> Iterator[None]:
         """Stop at SIGTERM and SIGINT meanwhile, where this is the thread that signals come to."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, lambda *_: self.stop()) for number in (signal.SIGTERM, signal.SIGINT)}
+        before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
         finally:

@@ -442,6 +442,23 @@ def test_a_worker_that_is_told_to_end_ends_what_it_has_begun(
     assert {(record.lease_owner, record.claims) for record in store.runs()} == {(None, 0)}
 
 
+def test_a_worker_that_is_told_twice_hands_back_what_it_has_begun(
+    spawn: Callable[..., subprocess.Popen[str]], tmp_path: Path, store: RunStore
+) -> None:
+    finish(spawn("0", "start", "1"))
+    worker = spawn("9", "work")
+    wait_for(lambda: PaymentProvider(tmp_path / "provider.db").refunds == 1)
+
+    worker.send_signal(signal.SIGTERM)
+    with pytest.raises(subprocess.TimeoutExpired):
+        worker.wait(0.3)
+    worker.send_signal(signal.SIGINT)
+    said = finish(worker)
+
+    assert "handed_back=1" in said
+    assert (store.record("run-0").lease_owner, store.record("run-0").claims) == (None, 0)
+
+
 def test_a_frozen_worker_whose_runs_another_finished_runs_none_of_the_later_steps(
     spawn: Callable[..., subprocess.Popen[str]], tmp_path: Path, store: RunStore
 ) -> None:
