@@ -3,9 +3,20 @@
 import sys
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from agent_es.errors import BadName
+
+
+def load_module(name: str) -> ModuleType:
+    """Import a module, from the working directory too; raise ``BadName``."""
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        return import_module(name)
+    except Exception as error:  # a module runs whatever it likes
+        raise BadName(f"importing {name} failed: {type(error).__name__}: {error}") from error
 
 
 def load(name: str) -> Any:
@@ -17,12 +28,7 @@ def load(name: str) -> Any:
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
         raise BadName(f"{name!r} names nothing to import; write module:name, as in shop.agents:RefundRun")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        module = import_module(module_name)
-    except Exception as error:  # a module runs whatever it likes
-        raise BadName(f"{name}: importing {module_name} failed: {type(error).__name__}: {error}") from error
+    module = load_module(module_name)
     if not hasattr(module, attribute):
         raise BadName(f"{name}: {module_name} has no {attribute!r}")
     return getattr(module, attribute)

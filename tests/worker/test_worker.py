@@ -536,6 +536,17 @@ def test_the_command_moves_runs_and_says_what_it_did(name: str, tmp_path: Path, 
     assert store.load("run-1").answer == "seen"
 
 
+def test_the_command_says_which_module_cannot_be_imported(tmp_path: Path, store: RunStore) -> None:
+    command = [sys.executable, "-m", "agent_es", "worker", "nowhere", "--store", store.url]
+
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+
+    assert (done.returncode, done.stderr) == (
+        1,
+        "error: importing nowhere failed: ModuleNotFoundError: No module named 'nowhere'\n",
+    )
+
+
 def test_the_command_refuses_a_module_without_agents(tmp_path: Path, store: RunStore) -> None:
     (tmp_path / "empty.py").write_text("")
     command = [sys.executable, "-m", "agent_es", "worker", "empty", "--store", store.url]

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from importlib import import_module
 from typing import Any
 
 from agent_es.cli.commands import load_agent, open_store, runner_options
@@ -17,7 +16,7 @@ from agent_es.cli.exits import Exit
 from agent_es.cli.output import say, say_json, tell
 from agent_es.errors import BadAgent
 from agent_es.journal import timestamp
-from agent_es.loading import load
+from agent_es.loading import load_module
 from agent_es.metrics import serving
 from agent_es.run import AgentRun
 from agent_es.telemetry import Notice
@@ -73,8 +72,7 @@ def named(name: str) -> Iterator[type[AgentRun]]:
     if ":" in name:
         yield load_agent(name)
         return
-    load(f"{name}:__name__")  # from the working directory too
-    module = import_module(name)
+    module = load_module(name)
     found = [
         value
         for value in vars(module).values()
