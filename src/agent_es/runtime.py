@@ -291,7 +291,7 @@ class Runner:
             self._tell_resumed(state)
         else:
             self.on_event(Notice("started", state.run_id, 0, text=goal))
-        return agent.of(replace(state, resumed=False), self.store.clock), state.resumed  # the decider sees no crash
+        return agent.of(state, self.store.clock), state.resumed
 
     def _open(self, run_id: str, agent: type[AgentRun] | None = None) -> AgentRun:
         state = self.store.load(run_id)
@@ -319,7 +319,8 @@ class Runner:
     def hold(self, run: AgentRun) -> AgentRun:
         """Take the lease of a run, and return the run as it is then; raise ``RunHeld``."""
         lease = self.store.leases.take(run.state.run_id, self.owner, self.lease, force=self.force_takeover)
-        held = type(run).of(self.store.load(run.state.run_id), self.store.clock)
+        state = self.store.load(run.state.run_id)  # as the journal has it: the decider sees no crash
+        held = type(run).of(state, self.store.clock)
         held.lease = lease
         self.heart.keep(lease)
         return held

@@ -1,6 +1,7 @@
 """Connections: patient without end to nobody, found again where a server was restarted, and of one process.
 
-Rule 1: what finds the database busy is made again after a short random sleep, within a bound in time.
+Rule 1: what finds the database busy is made again after a short random sleep, within a bound in time; where one
+writes at a time, those of one process take turns first.
 Rule 2: no ambient transaction: whoever wants to join one is handed its session.
 Rule 3: a connection that is lost is never kept at hand; a server that was there once is waited for, within a bound.
 Rule 4: a process that was forked uses none of its parent's connections, and closes none of them.
@@ -13,7 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -66,7 +67,8 @@ class Datastore(SQLAlchemyDatastore):
         self.reconnect = RECONNECT
         self._was_reached = False
         self._lent = threading.local()
-        self.write_lock = None  # it has no timeout; ours is in `patiently`
+        self.write_lock = None  # it has no timeout; ours have
+        self._turn = threading.Lock() if self.dialect.has_one_writer else None
         event.listen(self.engine, "connect", self._on_connect)
         event.listen(self.engine, "begin", self._on_begin)
         _datastores.add(self)
@@ -93,17 +95,33 @@ class Datastore(SQLAlchemyDatastore):
                 if not self.dialect.is_busy(error):
                     raise
                 if time.monotonic() > until:
-                    raise StoreBusy(
-                        f"the database was busy for {self.patience:g} s and nothing was recorded; "
-                        "another process holds a transaction open"
-                    ) from error
+                    raise self._busy() from error
             time.sleep(random.uniform(0.0002, 0.003))  # noqa: S311  # spreads writers out, guards nothing
+
+    def _busy(self) -> StoreBusy:
+        return StoreBusy(
+            f"the database was busy for {self.patience:g} s and nothing was recorded; "
+            "somebody else holds a transaction open"
+        )
+
+    @contextmanager
+    def _in_turn(self) -> Iterator[None]:
+        """Wait for those of this process who write, where one writes at a time: the next is woken, none guesses."""
+        if self._turn is None:
+            yield
+            return
+        if not self._turn.acquire(timeout=max(0.0, self.patience)):
+            raise self._busy()
+        try:
+            yield
+        finally:
+            self._turn.release()
 
     @contextmanager
     def transaction(self, commit: bool) -> Iterator[Session]:  # type: ignore[override]  # noqa: FBT001  # its call, our object
         """Open a transaction, in write mode where it will commit; raise the event store library's errors."""
         self.refuse_reentry()
-        with self.translated(), self.session_maker() as session:
+        with self.translated(), self._in_turn() if commit else nullcontext(), self.session_maker() as session:
             self._reach(lambda: session.connection(execution_options={"agent_es_write": commit}))
             yield session
             if commit:
@@ -201,7 +219,11 @@ class Datastore(SQLAlchemyDatastore):
         Beside it, the driver's connection of the same transaction.  Whatever the session commits or rolls back is a
         savepoint.  A call to the store from this thread meanwhile raises ``StoreReentered``.
         """
-        with self.translated(), self._reach(self.engine.connect).execution_options(agent_es_write=True) as connection:
+        with (
+            self.translated(),
+            self._in_turn(),
+            self._reach(self.engine.connect).execution_options(agent_es_write=True) as connection,
+        ):
             with connection.begin(), Session(bind=connection, join_transaction_mode="create_savepoint") as session:
                 self._lent.to_this_thread = True
                 try:
@@ -243,7 +265,7 @@ class Datastore(SQLAlchemyDatastore):
         ``alone`` keeps everybody else from appending until then, on a database where several may.
         """
         self.refuse_reentry()
-        with self.raw(self._begin()) as connection:
+        with self._in_turn(), self.raw(self._begin()) as connection:
             if alone:
                 self.patiently(lambda: self.dialect.lock_out(connection))
             yield connection
@@ -273,6 +295,7 @@ class Datastore(SQLAlchemyDatastore):
         _left_to_parents.append((self.engine.pool, self._at_hand))
         self._at_hand = []
         self._lent = threading.local()
+        self._turn = self._turn and threading.Lock()
         self.engine.dispose(close=False)
 
 

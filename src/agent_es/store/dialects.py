@@ -42,6 +42,8 @@ class Dialect(Protocol):
     skip_locked: str
     """The same, passing over what others hold."""
 
+    has_one_writer: bool
+    """Whether a transaction that writes keeps out all others."""
     can_tell: bool
     """Whether it tells those who listen when a run becomes due."""
 

@@ -72,6 +72,7 @@ class Postgres:
     for_update = " FOR UPDATE"
     skip_locked = " FOR UPDATE SKIP LOCKED"
     can_tell = True
+    has_one_writer = False
 
     def check(self, url: URL, *, create: bool, migrate: bool) -> None:
         """Leave it to the server."""

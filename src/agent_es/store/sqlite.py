@@ -32,6 +32,7 @@ class SQLite:
     now = "((julianday('now') - 2440587.5) * 86400.0)"
     for_update = skip_locked = ""
     can_tell = False
+    has_one_writer = True
 
     def check(self, url: URL, *, create: bool, migrate: bool) -> None:
         """Refuse a file that is not for us, without changing a byte of it."""
