@@ -93,9 +93,8 @@ def test_eight_drivers_at_once_move_money_once_in_one_journal(
     assert len(got) == 8
     assert {caller["run_id"] for caller in got} == {RUN_ID}
     journal = store.journal(RUN_ID)
-    assert [entry.type for entry in journal].count("run_started") == 1
-    assert [entry.type for entry in journal].count("tool_result") <= 1
-    assert [entry.seq for entry in journal] == [*range(len(journal))]
+    assert [entry.type for entry in journal] == ["run_started", "llm_decided", "tool_result", "finished"]
+    assert provider.keystore == {"order-7:0:ship": 1}
     assert (provider.refunds, provider.ledger) == (1, {"order-1": "10.00"})
 
 
