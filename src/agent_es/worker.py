@@ -111,7 +111,7 @@ class Worker:
         """What came to the end of its step, so that its slot is free; None wakes who waits."""
         self._is_rung = self._hurries = False
         self._orders: queue.SimpleQueue[Lease | None] = queue.SimpleQueue()
-        """What is to be moved next; None ends a thread."""
+        """What is to be moved next; None ends a thread, and one that hangs in a body gets its own too late."""
         self._threads = 0
         self._flying: dict[int, Lease] = {}
         self._runners: dict[str, Runner] = {}
@@ -136,6 +136,7 @@ class Worker:
 
         ``until_idle`` ends when nothing is due; ``once`` after one step.
         """
+        self._orders, self._threads = queue.SimpleQueue(), 0
         with self._stopped_by_signals(), self._listening():
             while not self._stops.is_set():
                 if len(self._flying) < self.concurrency and (lease := self._claim()):
@@ -149,7 +150,6 @@ class Worker:
             self._drain()
         for _ in range(self._threads):
             self._orders.put(None)
-        self._threads = 0
         return self.tally
 
     def stop(self) -> None:
@@ -176,12 +176,13 @@ class Worker:
         if len(self._flying) > self._threads:
             self._threads += 1
             # A body that cannot be stopped must not keep the interpreter alive.
-            threading.Thread(target=self._serve, name=f"agent_es step {self._threads}", daemon=True).start()
+            name = f"agent_es step {self._threads}"
+            threading.Thread(target=self._serve, args=[self._orders], name=name, daemon=True).start()
         self._orders.put(lease)
 
-    def _serve(self) -> None:
+    def _serve(self, orders: "queue.SimpleQueue[Lease | None]") -> None:
         """Move one run after the other: a thread for each step would be a third of a short one."""
-        while (lease := self._orders.get()) is not None:
+        while (lease := orders.get()) is not None:
             self._work(lease)
 
     def _fly_alone(self, lease: Lease) -> None:
@@ -207,7 +208,7 @@ class Worker:
             if lease is None:
                 self._is_rung = False
             else:
-                del self._flying[id(lease)]
+                self._flying.pop(id(lease), None)  # one that was handed back may end after all
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
@@ -237,6 +238,7 @@ class Worker:
             self._give_back(lease)
             self.tally.handed_back += 1
             self._tell("handed_back", lease.run_id)
+        self._flying.clear()
 
     def _work(self, lease: Lease) -> None:
         """Take one step of a run, whatever happens, and give the run back."""

@@ -281,6 +281,32 @@ def test_a_step_whose_run_cannot_be_given_back_frees_its_slot(store: RunStore, s
     assert told == ["step_failed"]
 
 
+def test_a_body_that_hangs_is_handed_back_and_keeps_no_other_run_from_its_slot(store: RunStore) -> None:
+    hangs = threading.Event()
+
+    class Hanging(AgentRun):
+        decider = ScriptedDecider([CallTool("hang"), Finish("done")])
+
+        @tool(effect=Effect.READ)
+        def hang(self) -> None:
+            hangs.wait(30)
+
+    store.start(Hanging, run_id="run-1", goal="hang")
+    worker = Worker(store, agents=[Hanging, Shop], deps=[], concurrency=1, grace=0.1)
+    worker.run(once=True)
+    assert worker.tally.handed_back == 1
+    with store.recorder.datastore.writing() as connection:
+        connection.execute("UPDATE agent_es_runs SET lease_until = 9e9")  # nobody looks at it for now
+
+    store.start(Shop, run_id="run-2", goal="shop")
+    began = time.monotonic()
+    worker.run(until_idle=True)
+
+    assert store.load("run-2").status is Status.DONE
+    assert time.monotonic() - began < 20
+    hangs.set()
+
+
 # Leases.
 
 
