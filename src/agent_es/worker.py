@@ -11,6 +11,7 @@ import queue
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -183,7 +184,10 @@ class Worker:
     def _serve(self, orders: "queue.SimpleQueue[Lease | None]") -> None:
         """Move one run after the other: a thread for each step would be a third of a short one."""
         while (lease := orders.get()) is not None:
-            self._work(lease)
+            try:
+                self._work(lease)
+            except Exception:  # an ``on_event`` that raises when it is told of a failure
+                traceback.print_exc()
 
     def _fly_alone(self, lease: Lease) -> None:
         """Move a run once nothing else is under way, and begin nothing else until it has come to its end."""

@@ -281,6 +281,23 @@ def test_a_step_whose_run_cannot_be_given_back_frees_its_slot(store: RunStore, s
     assert told == ["step_failed"]
 
 
+def test_a_listener_that_raises_costs_no_slot_and_is_told_of_on_standard_error(
+    store: RunStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def raise_always(notice: Notice) -> None:
+        raise ZeroDivisionError(notice.kind)
+
+    for run_id in ("run-1", "run-2"):
+        store.start(Shop, run_id=run_id, goal="shop")
+    worker = Worker(store, agents=[Shop], deps=[], concurrency=1, on_event=raise_always)
+
+    worker.run(until_idle=True)
+
+    assert worker.tally.failed == 2
+    assert [store.load(run_id).version for run_id in ("run-1", "run-2")] == [2, 2]
+    assert "ZeroDivisionError: step_failed" in capsys.readouterr().err
+
+
 def test_a_body_that_hangs_is_handed_back_and_keeps_no_other_run_from_its_slot(store: RunStore) -> None:
     hangs = threading.Event()
 
