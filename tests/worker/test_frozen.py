@@ -9,12 +9,13 @@ over.
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,18 @@ class World:
         """Stand still, where this is the place; the signal is this thread's, so that it gets no further."""
         if place == self._freezes:
             self._freezes = ""
+            let_writers_end(self._notes.with_name("runs.db"))
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+
+
+def let_writers_end(file: Path) -> None:
+    """Wait until no thread of this process writes: one that froze there would keep the file from all others.
+
+    Where it is this thread that does, that is what the test is about.
+    """
+    if file.exists():
+        with suppress(sqlite3.OperationalError), closing(sqlite3.connect(file, timeout=0.2)) as database:
+            database.execute("BEGIN IMMEDIATE")
 
 
 def look_up(ctx: ToolContext[World], args: dict[str, Any]) -> Happened | DidNotHappen:
