@@ -59,8 +59,10 @@ class Heart:
                 self._renew(key, lease)
 
     def _renew(self, key: int, lease: Lease) -> None:
-        with suppress(Exception):  # busy, or away: what counts is whose it is when it is asked for next
-            self._leases.renew(lease)
+        """Renew a lease, unless it was given back meanwhile, with an append or by itself."""
+        if not lease.is_lost:
+            with suppress(Exception):  # busy, or away: what counts is whose it is when it is asked for next
+                self._leases.renew(lease)
         with self._changed:
             if key in self._due:
                 if lease.is_lost:

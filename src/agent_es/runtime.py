@@ -189,7 +189,6 @@ class Runner:
     def save(self, run: AgentRun) -> None:
         """Append what is pending, then tell it; a result that lost its place may still settle its own doubt."""
         events: list[AnyEvent] = list(run.pending_events)  # type: ignore[arg-type]  # triggered by AgentRun
-        lease = run.lease
         try:
             self.store.save(run)
         except RunMoved:
@@ -197,8 +196,6 @@ class Runner:
                 if isinstance(event, ToolResult):
                     self._record_late(run.state.run_id, event.idx, event.tool, event.attempt, event.result)
             raise
-        if lease is not None and run.lease is None:
-            self.heart.leave(lease)  # the append let it go
         self._tell(run, events)
 
     def transact(self, run: AgentRun, body: Body) -> Outcome:

@@ -3,13 +3,14 @@
 import sqlite3
 from collections.abc import Callable
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from agent_es import AgentRun, RunStore
 from agent_es.crashpoints import AFTER_COMMIT, BEFORE_COMMIT, watching
-from agent_es.errors import RunHeld, StoreUnusable
+from agent_es.errors import LeaseLost, RunHeld, StoreUnusable
 from agent_es.owners import Owner
 
 
@@ -105,3 +106,17 @@ def test_who_holds_a_run_is_judged_by_the_databases_clock(store: RunStore, me: O
         connection.execute("UPDATE agent_es_runs SET lease_until = 0")
     assert store.leases.holder("run-1") is None
     assert store.leases.holder("run-2") is None
+
+
+def test_a_renewal_that_comes_after_the_run_was_given_back_keeps_nobody_from_it(
+    store: RunStore, me: Owner, another: Owner
+) -> None:
+    store.start(Job, run_id="run-1", goal="work")
+    lease = store.leases.take("run-1", me, 60.0)
+    under_way = replace(lease)  # as the heart has it, which is about to renew it
+    store.leases.release(lease)
+
+    with pytest.raises(LeaseLost):
+        store.leases.renew(under_way)
+
+    assert store.leases.claim(["Job"], another, 60.0) is not None

@@ -56,7 +56,7 @@ class Leases:
         )
         take = f"UPDATE {table} SET {self._taken} WHERE run_id = ? RETURNING lease_token, claims"
         ours = "WHERE run_id = ? AND lease_token = ?"
-        renew = f"UPDATE {table} SET {until} {ours}"
+        renew = f"UPDATE {table} SET {until} {ours} AND lease_owner IS NOT NULL"
         uncounted = "claims = CASE WHEN claims > 0 THEN claims - ? ELSE 0 END"
         defer = f"UPDATE {table} SET lease_owner = NULL, {until}, {uncounted}, trouble = ? {ours}"
         find = f"SELECT run_id, lease_token, claims FROM {table} WHERE lease_owner = ?"
@@ -97,7 +97,7 @@ class Leases:
         return found and _held(run_id, *found)
 
     def renew(self, lease: Lease) -> None:
-        """Renew a lease; raise ``LeaseLost`` where it is another's by now."""
+        """Renew a lease; raise ``LeaseLost`` where it is another's by now, or was given back."""
         asked_at = elapsed()
         values = (lease.seconds, lease.run_id, lease.token)
         if self._written(lambda connection: connection.execute(self._renew, values).rowcount) != 1:
