@@ -24,6 +24,9 @@ from agent_es.tools import Outcome, Probed, Tool, ToolContext, Unknown, describe
 
 T = TypeVar("T")
 
+NewWork = Decide | Start | Transact | Probe
+"""What is not begun under a lease that another worker has by now."""
+
 Done = tuple[int, Outcome]
 Ended = tuple[int, Outcome | BaseException]
 """How a body ended: with an outcome, or with what ends more than itself, as ``sys.exit()`` does."""
@@ -201,7 +204,7 @@ class Threads:
 
     def perform(self, request: Request, /) -> Any:
         """Do what is asked and return the answer."""
-        if isinstance(request, Decide | Start | Transact | Probe):
+        if isinstance(request, NewWork):
             self._runner.check_held(request.run)
         match request:
             case Decide(run):
@@ -271,6 +274,8 @@ class Tasks:
 
     async def perform(self, request: Request) -> Any:
         """Do what is asked and return the answer."""
+        if isinstance(request, NewWork) and self.cancelled is None:
+            await self.see_through(self._runner.check_held, request.run)
         match request:
             case Append(run):
                 return await self._save(run)
@@ -278,17 +283,15 @@ class Tasks:
                 return await self._next_done()
             case Start():
                 if self.cancelled is None:
-                    await self._to_the_end(self._runner.check_held, request.run)
                     self._start(Body(self._runner, request))
                 return None
             case _ if self.cancelled is not None:
                 raise self.cancelled
             case Decide(run):
-                await self._to_the_end(self._runner.check_held, run)
                 decision = self._runner.ask(run)
                 return await decision if inspect.isawaitable(decision) else decision
             case Transact(run):
-                return await self._to_the_end(self._runner.transact, run, Body(self._runner, request))
+                return await self.see_through(self._runner.transact, run, Body(self._runner, request))
             case Probe():
                 return await asyncio.to_thread(Body(self._runner, request).probe)
             case _:
@@ -297,9 +300,9 @@ class Tasks:
     async def _save(self, run: AgentRun) -> None:
         if self.cancelled is not None and any(isinstance(event, LlmDecided) for event in run.pending_events):
             raise self.cancelled
-        await self._to_the_end(self._runner.save, run)
+        await self.see_through(self._runner.save, run)
 
-    async def _to_the_end(self, work: Callable[..., T], *args: Any) -> T:
+    async def see_through(self, work: Callable[..., T], *args: Any) -> T:
         """Do the work in a thread; a cancelled caller must not tear it from its answer."""
         task = asyncio.ensure_future(asyncio.to_thread(work, *args))
         while not task.done():

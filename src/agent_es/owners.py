@@ -13,7 +13,7 @@ from typing import Self
 from uuid import uuid4
 
 PROC = Path("/proc")
-UNKNOWN = "?"
+UNKNOWN, GONE = "?", "gone"
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
@@ -53,18 +53,25 @@ class Owner:
         >>> str(Owner.parse("b/n/17/99/worker")), Owner.parse("somebody")
         ('b/n/17/99/worker', None)
         """
-        parts = text.split("/", 4)
-        if len(parts) != 5 or not parts[2].isdecimal():  # noqa: PLR2004  # as many as it has fields
+        try:
+            boot, namespace, pid, started, name = text.split("/", 4)
+        except ValueError:
             return None
-        return cls(parts[0], parts[1], int(parts[2]), parts[3], parts[4])
+        return cls(boot, namespace, int(pid), started, name) if pid.isdecimal() else None
 
     @property
     def is_surely_dead(self) -> bool:
-        """Whether the process is gone, as far as this one can know."""
+        """Whether the process is gone, as far as this one can know: what it may not look at, it does not know."""
         boot, namespace, _, _ = _this_process(os.getpid())
         if UNKNOWN in (boot, namespace, self.started) or (self.boot, self.namespace) != (boot, namespace):
             return False
-        return _started(self.pid) != self.started
+        try:
+            os.kill(self.pid, 0)  # it sends nothing
+        except ProcessLookupError:
+            return True
+        except (OSError, OverflowError):
+            return False
+        return _started(self.pid) not in (self.started, UNKNOWN)
 
 
 @dataclass(slots=True)
@@ -115,9 +122,12 @@ def _namespace() -> str:
 
 def _started(pid: int) -> str:
     """Return when a process started; a zombie is as good as gone."""
-    stat = _read(f"{pid}/stat").rpartition(")")[2].split()
-    # The fields behind the name: the third of all is the state, the twenty-second the time.
-    return UNKNOWN if len(stat) < 20 or stat[0] in "ZX" else stat[19]  # noqa: PLR2004
+    behind_the_name = _read(f"{pid}/stat").rpartition(")")[2].split()
+    try:  # the third field of all is the state, the twenty-second the time
+        state, started = behind_the_name[0], behind_the_name[19]
+    except IndexError:
+        return UNKNOWN
+    return GONE if state in "ZX" else started
 
 
 def _read(name: str) -> str:

@@ -132,13 +132,16 @@ class Runner:
         try:
             while (wait := self._wait_before_next(run, may_probe=may_probe)) is not None:
                 await asyncio.sleep(wait)
+                tasks = Tasks(self)
                 if run.lease is None:
-                    run = await asyncio.to_thread(self.hold, run)
+                    run = await tasks.see_through(self.hold, run)
+                    if tasks.cancelled is not None:  # while it was taken: it is given back
+                        raise tasks.cancelled
                     continue
-                await adrive(self._advance(run), Tasks(self))
+                await adrive(self._advance(run), tasks)
                 may_probe = False
         finally:
-            await asyncio.to_thread(self.let_go, run)
+            await Tasks(self).see_through(self.let_go, run)
         return replace(run.state, resumed=found)
 
     def resume(self, run_id: str) -> RunState:
@@ -316,7 +319,12 @@ class Runner:
     def hold(self, run: AgentRun) -> AgentRun:
         """Take the lease of a run, and return the run as it is then; raise ``RunHeld``."""
         lease = self.store.leases.take(run.state.run_id, self.owner, self.lease, force=self.force_takeover)
-        state = self.store.load(run.state.run_id)  # as the journal has it: the decider sees no crash
+        run.lease = lease
+        try:
+            state = self.store.load(run.state.run_id)  # as the journal has it: the decider sees no crash
+        except AgentError:
+            self.let_go(run)
+            raise
         held = type(run).of(state, self.store.clock)
         held.lease = lease
         self.heart.keep(lease)

@@ -415,8 +415,29 @@ def test_an_owner_is_dead_only_where_that_is_sure() -> None:
     gone = Owner(here.boot, here.namespace, 2**22 + 1, "1", "gone")
     elsewhere = Owner("another boot", here.namespace, here.pid, here.started, "elsewhere")
 
-    assert [owner.is_surely_dead for owner in (here, gone, elsewhere)] == [False, True, False]
+    again = Owner(here.boot, here.namespace, here.pid, "1", "before the number was given out again")
+    odd = Owner(here.boot, here.namespace, 2**80, "1", "odd")
+
+    owners = (here, gone, elsewhere, again, odd)
+    assert [owner.is_surely_dead for owner in owners] == [False, True, False, True, False]
     assert Owner.parse(str(here)) == here
+
+
+def test_a_process_that_cannot_be_looked_at_lives_and_a_zombie_does_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
+        stat = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        here = Owner.here()
+        other = Owner(here.boot, here.namespace, process.pid, stat[19], "other")
+        assert not other.is_surely_dead
+
+        with monkeypatch.context() as hidden:
+            hidden.setattr("agent_es.owners.PROC", tmp_path)  # as where /proc shows nobody else's processes
+            assert not other.is_surely_dead
+
+        process.kill()
+        wait_for(lambda: other.is_surely_dead)  # nobody has asked what became of it yet
 
 
 # Processes.
