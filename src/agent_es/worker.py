@@ -96,6 +96,10 @@ class Worker:
         known = tuple(agents)
         if not known or concurrency < 1 or park_after < 1:
             raise BadAgent("a worker needs an agent, a slot to move it in, and one attempt: agents=[...]")
+        if poll <= 0 or grace < 0:
+            raise BadAgent(
+                f"poll={poll}, grace={grace}: a worker that waits no time at all between looks never rests"
+            )
         self.store = store
         self.concurrency = concurrency
         self.lease = lease

@@ -220,7 +220,7 @@ def test_an_append_whose_answer_is_lost_is_in_the_journal_once(
 
 @pytest.mark.parametrize("commits", [True, False], ids=["it had committed", "it had not"])
 def test_an_append_that_nobody_can_read_back_is_an_error_and_a_resume_finds_out(
-    store: RunStore, elsewhere: RunStore, *, commits: bool
+    store: RunStore, elsewhere: RunStore, monkeypatch: pytest.MonkeyPatch, *, commits: bool
 ) -> None:
     def unplug() -> None:
         def fail(*_: object) -> Any:
@@ -228,7 +228,8 @@ def test_an_append_that_nobody_can_read_back_is_an_error_and_a_resume_finds_out(
             error.sqlite_errorcode = sqlite3.SQLITE_IOERR
             raise error
 
-        store.recorder.datastore.reading = store.recorder.datastore.writing = fail  # type: ignore[method-assign]
+        for way in ("reading", "writing"):
+            monkeypatch.setattr(store.recorder.datastore, way, fail)
 
     charges, model = Charges(), Model(elsewhere)
     lose_the_answer(store, nth=3, commits=commits, then=unplug)

@@ -282,7 +282,7 @@ def clock_out_by(minutes: float) -> type[datetime]:
 
     class Wrong(datetime):
         @classmethod
-        def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+        def now(cls, tz: tzinfo | None = None) -> datetime:
             return datetime.now(tz) + out
 
     return Wrong
@@ -290,7 +290,7 @@ def clock_out_by(minutes: float) -> type[datetime]:
 
 def work(folder: Path, url: str, minutes: str) -> None:
     for module in TELL_THE_TIME:
-        module.datetime = clock_out_by(float(minutes))  # type: ignore[attr-defined]
+        module.datetime = clock_out_by(float(minutes))
     time.time = lambda: World.now() + float(minutes) * 60
     world, store = World(folder), RunStore(url)
     world.note("ready")

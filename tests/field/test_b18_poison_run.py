@@ -202,7 +202,7 @@ def live_with(deploys: int, supervise: Supervise, store: RunStore, world: World)
     world.plan("exit", *["hang"] * deploys, "exit")
     end = supervise()
     for n in range(deploys):
-        wait_for(lambda n=n: len(world.noted(POISON)) == n + 2)  # type: ignore[misc]
+        wait_for(lambda n=n: len(world.noted(POISON)) == n + 2)
         os.kill(world.noted(POISON)[-1][0], signal.SIGTERM)
     wait_for(lambda: is_parked(store))
     ends = end()

@@ -242,6 +242,16 @@ def test_who_follows_applies_what_comes_until_told_to_stop(store: RunStore, tota
     assert totals() == 2
 
 
+def test_a_projection_whose_database_fails_says_so(store: RunStore, sql: Sql) -> None:
+    projection = Projection(store, "totals", add)
+    begin(store, "run-1")
+    sql("DROP TABLE agent_es_tracking")
+
+    for ask in (projection.catch_up, projection.rewind):
+        with pytest.raises(StoreUnusable, match="how far totals got"):
+            ask()
+
+
 def test_a_stream_without_its_first_event_names_no_run(store: RunStore, sql: Sql) -> None:
     begin(store, "run-1")
     answer(store, "run-1", '"one"')

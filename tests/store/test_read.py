@@ -1,7 +1,7 @@
 """Reading: a run at every version, its journal, the rows of many runs, and run ids of any text."""
 
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -380,3 +380,13 @@ def test_a_transaction_that_records_nothing_of_its_run_is_refused_and_rolled_bac
 
     with pytest.raises(IllegalEvent, match="must record an event"):
         store.transact(store.aggregate(AgentRun, "run-1"), lambda session: None)
+
+
+def test_a_time_of_zero_is_a_time(store: RunStore) -> None:
+    store.clock = FrozenClock(datetime.fromtimestamp(0, UTC))
+    store.start(AgentRun, run_id="run-1", goal="begin with the epoch")
+
+    record = store.record("run-1")
+
+    assert record.started_at == record.updated_at == datetime.fromtimestamp(0, UTC)
+    assert (record.wake_at, record.lease_until) == (None, None)

@@ -149,6 +149,9 @@ def test_a_worker_needs_an_agent_and_two_of_one_name_are_refused(store: RunStore
         Worker(store, agents=[])
     with pytest.raises(BadAgent, match="two agents are called 'Shop'"):
         Worker(store, agents=[Shop, Shop])
+    for wrong in ({"poll": 0.0}, {"grace": -1.0}, {"lease": 0.0}):
+        with pytest.raises(BadAgent, match=next(iter(wrong))):
+            Worker(store, agents=[Shop], **wrong)
 
 
 # What cannot be moved.

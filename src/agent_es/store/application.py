@@ -150,7 +150,7 @@ class RunStore(Application[UUID]):
         there when the caller commits, and what the session raises is the caller's.  An asynchronous session joins by
         ``await session.run_sync(lambda session: store.start(..., session=session))``.
         Raises ``RunConflict`` where that id was started with another agent, goal or input, and ``StoreUnusable``
-        where the session is of another database.
+        where the session is of another database, as far as its URL says.
         """
         run = agent.begin(run_id, goal, canonical(input), tags or {}, self.clock)
         there = self._start(run) if session is None else self._start_in(session, run)
@@ -258,11 +258,7 @@ class RunStore(Application[UUID]):
             with self.recorder.datastore.lending() as (session, connection):
                 act(session)
                 session.commit()
-                events: list[AnyEvent] = list(run.pending_events)  # type: ignore[arg-type]
-                if not events:
-                    raise IllegalEvent(  # noqa: TRY301  # what was written is rolled back on the way out
-                        f"run {run.state.run_id}: a transaction of a run must record an event of it; nothing was kept"
-                    )
+                events = recorded_by(run)  # else what was written is rolled back
                 stored = [self.mapper.to_stored_event(event) for event in events]
                 change = change_of(run.state, run.recorded, events, token_of(run))
                 self.recorder.append_in(connection, stored, change, claims_of(run.state.run_id, events))
@@ -546,6 +542,16 @@ class RunRepository(Repository[UUID]):
         return run
 
 
+def recorded_by(run: AgentRun) -> list[AnyEvent]:
+    """Return the events that a run's transaction records; raise ``IllegalEvent`` where there are none."""
+    events: list[AnyEvent] = list(run.pending_events)  # type: ignore[arg-type]  # triggered by AgentRun
+    if not events:
+        raise IllegalEvent(
+            f"run {run.state.run_id}: a transaction of a run must record an event of it; nothing was kept"
+        )
+    return events
+
+
 def token_of(run: AgentRun) -> int | None:
     """Return what a run's appends are fenced with."""
     return None if run.lease is None else run.lease.token
@@ -564,6 +570,7 @@ def check_same(there: RunState, agent: str, goal: str | None, input_json: str | 
 
 def _record(row: tuple[Any, ...]) -> RunRecord:
     values = dict(zip(runs.columns.keys(), row, strict=True))
+    values["lease_until"] = values["lease_until"] or None  # 0 is long ago: nobody has it
     for name in ("wake_at", "started_at", "updated_at", "lease_until"):
-        values[name] = datetime.fromtimestamp(values[name], UTC) if values[name] else None
+        values[name] = None if values[name] is None else datetime.fromtimestamp(values[name], UTC)
     return RunRecord(**{**values, "status": Status(values["status"]), "tags": decode(values["tags"])})

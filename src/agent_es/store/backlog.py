@@ -5,9 +5,6 @@ Rule: what is done is not counted, since it would cost more each day; both state
 
 from typing import Any
 
-import eventsourcing.persistence as es
-
-from agent_es.errors import StoreUnusable
 from agent_es.state import Status
 from agent_es.store.datastore import Datastore
 from agent_es.store.tables import DUE_BY_LEASE, DUE_BY_TIME, IS_MOVABLE, IS_WAITING, runs
@@ -38,11 +35,8 @@ class Backlog:
 
         Due is what a worker of every agent would claim.  Raises ``StoreUnusable``.
         """
-        try:
-            with self._datastore.translated():
-                return self._datastore.reading(self._look)
-        except es.PersistenceError as error:
-            raise StoreUnusable(f"the runs cannot be counted: {error}") from error
+        with self._datastore.usable("the runs cannot be counted"):
+            return self._datastore.reading(self._look)
 
     def _look(self, connection: Any) -> tuple[Depth, float]:
         select = self._datastore.dialect.select

@@ -6,8 +6,7 @@ counted by a clock that nobody sets.
 
 from datetime import UTC, datetime
 
-from eventsourcing.persistence import PersistenceError
-
+from agent_es.errors import StoreUnusable
 from agent_es.owners import elapsed
 from agent_es.store.datastore import Datastore
 
@@ -41,8 +40,8 @@ class DatabaseClock:
         select = self._datastore.dialect.select
         asked_at = elapsed()
         try:
-            with self._datastore.translated():
+            with self._datastore.usable("the time cannot be asked for"):
                 ((told,),) = self._datastore.reading(lambda connection: list(select(connection, self._select, ())))
-        except PersistenceError:
+        except StoreUnusable:
             return None
         return float(told), (asked_at + elapsed()) / 2

@@ -274,6 +274,15 @@ class Datastore(SQLAlchemyDatastore):
             crash_point(AFTER_COMMIT, "commit")
 
     @contextmanager
+    def usable(self, what: str) -> Iterator[None]:
+        """Turn every error of the database into ``StoreUnusable``, which says what could not be done."""
+        try:
+            with self.translated():
+                yield
+        except es.PersistenceError as error:
+            raise StoreUnusable(f"{what}: {error}") from error
+
+    @contextmanager
     def translated(self) -> Iterator[None]:
         """Turn the errors of SQLAlchemy and of its driver into those of the event store library."""
         try:

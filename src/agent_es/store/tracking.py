@@ -33,7 +33,7 @@ class Tracking:
     def position(self, name: str) -> int:
         """Return the last position that a reader has done with; 0 for one that never came."""
         dialect = self._datastore.dialect
-        with self._datastore.translated():
+        with self._datastore.usable(f"how far {name} got cannot be read"):
             found = self._datastore.reading(
                 lambda connection: list(dialect.select(connection, self._select, (name,)))
             )
@@ -62,5 +62,5 @@ class Tracking:
         """Let a reader stand at a position, wherever it stood."""
         if position < 0:
             raise StoreUnusable(f"position={position}: positions count from 1, and 0 is before all of them")
-        with self._datastore.translated(), self._datastore.writing() as connection:
+        with self._datastore.usable(f"how far {name} got cannot be set"), self._datastore.writing() as connection:
             connection.execute(self._put, (name, position))
