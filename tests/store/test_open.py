@@ -201,6 +201,23 @@ def test_a_closed_store_leaves_no_connection_behind(open_store: Callable[..., Ru
     assert [path.name for path in tmp_path.iterdir()] == ["runs.db"]  # SQLite's last connection tidies up
 
 
+@pytest.mark.parametrize("way", ["raw", "writing", "transaction", "lending"])
+def test_a_connection_in_use_while_its_store_is_closed_is_closed_after_that(store: RunStore, way: str) -> None:
+    datastore = store.recorder.datastore
+    lent: Any = datastore.transaction(commit=True) if way == "transaction" else getattr(datastore, way)()
+
+    with lent as given:
+        connection = {
+            "transaction": lambda: given.connection().connection.driver_connection,
+            "lending": lambda: given[1],
+        }.get(way, lambda: given)()
+        store.close()
+        connection.execute("SELECT 1")
+
+    with pytest.raises(datastore.dialect.errors, match="closed"):
+        connection.execute("SELECT 1")
+
+
 @on_sqlite
 def test_a_store_can_be_opened_for_the_length_of_a_block(tmp_path: Path, url: str) -> None:
     with RunStore(url) as store:

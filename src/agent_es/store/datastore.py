@@ -24,6 +24,7 @@ from eventsourcing_sqlalchemy.datastore import SQLAlchemyDatastore
 from sqlalchemy import Connection, Engine, PoolProxiedConnection, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from agent_es.crashpoints import AFTER_COMMIT, BEFORE_COMMIT, crash_point
 from agent_es.errors import StoreBusy, StoreReentered, StoreUnusable
@@ -66,11 +67,13 @@ class Datastore(SQLAlchemyDatastore):
         self.patience = PATIENCE
         self.reconnect = RECONNECT
         self._was_reached = False
+        self._is_closed = False
         self._lent = threading.local()
         self.write_lock = None  # it has no timeout; ours have
         self._turn = threading.Lock() if self.dialect.has_one_writer else None
         event.listen(self.engine, "connect", self._on_connect)
         event.listen(self.engine, "begin", self._on_begin)
+        event.listen(self.engine, "checkin", self._on_checkin)
         _datastores.add(self)
 
     def _on_connect(self, connection: Any, _: object) -> None:
@@ -80,6 +83,10 @@ class Datastore(SQLAlchemyDatastore):
         to_write = bool(connection.get_execution_options().get("agent_es_write"))
         driver = connection.connection.driver_connection
         self.patiently(lambda: self.dialect.begin(driver, to_write=to_write))
+
+    def _on_checkin(self, connection: Any, record: ConnectionPoolEntry) -> None:
+        if self._is_closed and connection is not None:
+            record.invalidate()
 
     def init_sqlite_wal_mode(self) -> None:
         """Nothing to do: every connection is in WAL mode from the start."""
@@ -141,6 +148,8 @@ class Datastore(SQLAlchemyDatastore):
             self._take_back(lent)
             raise
         self._at_hand.append(lent)
+        if self._is_closed:
+            self._set_aside()
 
     def reading(self, act: Callable[[Any], T]) -> T:
         """Let ``act`` read; where its connection is lost meanwhile, once more on another one, within the bound."""
@@ -202,7 +211,8 @@ class Datastore(SQLAlchemyDatastore):
             lent.close()  # the pool rolls back
 
     def close(self) -> None:
-        """Close every connection that is not in use; one that is asked for later is a new one."""
+        """Close every connection, one that is in use when it is given back; one that is asked for later is new."""
+        self._is_closed = True
         self._set_aside()
         self.engine.dispose()
 
