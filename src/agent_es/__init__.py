@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from agent_es.awaiting import awaitable
     from agent_es.crashpoints import crash_point
-    from agent_es.decider import Decider, Decision, Fail, Finish, ScriptedDecider
+    from agent_es.decider import Decider, Decision, Fail, Finish, ScriptedDecider, StartChild
     from agent_es.errors import AgentError, KeyMismatch, NotApplied, OutcomeUnknown
     from agent_es.projections import Projection
     from agent_es.run import AgentRun
     from agent_es.runtime import Runner
-    from agent_es.state import RunState, Status, Step
+    from agent_es.state import RunState, Signal, Status, Step
     from agent_es.store import RunStore
     from agent_es.telemetry import Notice
     from agent_es.tools import CallTool, DidNotHappen, Effect, Happened, Retry, ToolContext, ToolSpec, tool
+    from agent_es.waits import Sleep, WaitFor, Woken
     from agent_es.worker import Worker
 
 __version__ = "0.1.0"
@@ -40,10 +41,15 @@ _HOME = {
     "RunStore": "store",
     "Runner": "runtime",
     "ScriptedDecider": "decider",
+    "Signal": "state",
+    "Sleep": "waits",
+    "StartChild": "decider",
     "Status": "state",
     "Step": "state",
     "ToolContext": "tools",
     "ToolSpec": "tools",
+    "WaitFor": "waits",
+    "Woken": "waits",
     "Worker": "worker",
     "awaitable": "awaiting",
     "crash_point": "crashpoints",
@@ -71,10 +77,15 @@ __all__ = [
     "RunStore",
     "Runner",
     "ScriptedDecider",
+    "Signal",
+    "Sleep",
+    "StartChild",
     "Status",
     "Step",
     "ToolContext",
     "ToolSpec",
+    "WaitFor",
+    "Woken",
     "Worker",
     "awaitable",
     "crash_point",

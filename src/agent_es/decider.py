@@ -3,13 +3,15 @@
 Rule: a decision is recorded before anything acts on it, and is never asked for anew once it is recorded.
 """
 
-from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
 
 from agent_es.errors import BadDecision
+from agent_es.run import AgentRun
 from agent_es.state import RunState
 from agent_es.tools import CallTool, ToolSpec
+from agent_es.waits import Sleep, WaitFor
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +28,39 @@ class Fail:
     reason: str
 
 
-Decision = CallTool | Sequence[CallTool] | Finish | Fail
-"""One call, several calls of one turn, an answer, or giving up."""
+@dataclass(frozen=True, slots=True)
+class StartChild:
+    """Start another run, and go on at its end; it is cancelled with this one.
+
+    The step's result tells what it came to: ``{"answer": ..., "failure": None, "run_id": ..., "status": "done"}``.
+    Its id is made of this run's and the step's position: it is started once.  The workers must know its class.
+    """
+
+    agent: type[AgentRun]
+    goal: str
+    input: Any = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+    tool: ClassVar[str] = "start_child"
+    """What the step is called that starts it."""
+
+    @property
+    def args(self) -> Mapping[str, Any]:
+        """What the step's arguments are: what the run is started with."""
+        return {
+            "agent": self.agent.agent_name,
+            "agent_version": self.agent.agent_version,
+            "goal": self.goal,
+            "input": self.input,
+            "tags": dict(self.tags),
+        }
+
+
+Call = CallTool | Sleep | WaitFor | StartChild
+"""What becomes one step."""
+
+Decision = Call | Sequence[Call] | Finish | Fail
+"""One call, several of one turn, an answer, or giving up."""
 
 
 class Decider(Protocol):

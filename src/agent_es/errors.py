@@ -11,6 +11,8 @@ Rule 2: errors are raised where something is refused, before anything is lost.
     │   ├── BadAgent
     │   ├── BadArguments
     │   ├── BadDecision
+    │   ├── BadWait
+    │   ├── BadSignal
     │   ├── BadSettlement
     │   ├── BadRunId
     │   ├── BadName
@@ -19,6 +21,7 @@ Rule 2: errors are raised where something is refused, before anything is lost.
     ├── RunError              this run cannot do that now
     │   ├── RunNotFound
     │   ├── RunConflict
+    │   ├── SignalConflict
     │   ├── RunMoved
     │   │   └── LeaseLost
     │   ├── RunHeld
@@ -72,6 +75,14 @@ class BadDecision(DefinitionError):
     """A decider returned something that is not a decision; nothing was recorded."""
 
 
+class BadWait(DefinitionError):
+    """What is to be waited for names no instant."""
+
+
+class BadSignal(DefinitionError):
+    """The name of a signal, and the id of its delivery, is a text of 1 to 200 characters, without NUL."""
+
+
 class BadSettlement(DefinitionError):
     """A doubt cannot be settled like that; nothing was recorded."""
 
@@ -102,6 +113,10 @@ class RunNotFound(RunError):
 
 class RunConflict(RunError):
     """A run of that id was started with something else."""
+
+
+class SignalConflict(RunError):
+    """A delivery of that id brought something else to this run; nothing was recorded."""
 
 
 class RunMoved(RunError):

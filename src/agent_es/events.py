@@ -69,6 +69,8 @@ class RunStarted(Event):
     goal: str
     input: JsonText
     tags: Mapping[str, str] = Field(default_factory=dict)
+    parent: str | None = None
+    """The run that started this one, and waits for its end."""
 
 
 @final
@@ -139,15 +141,45 @@ class DoubtSettled(Event):
 
 @final
 class WaitBegan(Event):
-    """The run waits: until ``wake_at`` it is one row and no process."""
+    """The run waits: it is one row and no process.
 
-    wake_at: AwareDatetime
+    With ``idx`` it is that step which waits; without it, the steps whose next attempt is not due yet.
+    """
+
+    wake_at: AwareDatetime | None = None
+    idx: int | None = None
+    attempt: int | None = None
+    """The attempt whose body asked to wait; None where the decider did."""
+    signal: str | None = None
+    """The name of the signal that ends the wait."""
+    child: str | None = None
+    """The run that was started with this event, whose end ends the wait."""
 
 
 @final
 class WaitEnded(Event):
     """The run goes on."""
 
+    reason: str
+    idx: int | None = None
+    received: int | None = None
+    """The ``seq`` of the signal that ended the wait: it is used up."""
+
+
+@final
+class SignalReceived(Event):
+    """Something that the run may wait for came, and is kept until it does."""
+
+    name: str
+    payload: JsonText
+    delivery_id: str
+
+
+@final
+class Cancelled(Event):
+    """Somebody ended the run."""
+
+    by: str
     reason: str
 
 
@@ -200,12 +232,14 @@ AnyEvent = (
     | DoubtSettled
     | WaitBegan
     | WaitEnded
+    | SignalReceived
     | Parked
     | Requeued
     | CompensationBegan
     | CompensationEnded
     | Finished
     | RunFailed
+    | Cancelled
 )
 """All of them, so that the type checker can say which one a fold forgot."""
 

@@ -4,6 +4,7 @@ from typing import assert_never
 
 from agent_es.events import (
     AnyEvent,
+    Cancelled,
     CompensationBegan,
     CompensationEnded,
     DoubtSettled,
@@ -13,6 +14,7 @@ from agent_es.events import (
     Requeued,
     RunFailed,
     RunStarted,
+    SignalReceived,
     StepInDoubt,
     ToolFailed,
     ToolResult,
@@ -37,9 +39,13 @@ def notice_of(run_id: str, event: AnyEvent) -> Notice:  # noqa: C901, PLR0912  #
         case DoubtSettled():
             kind, text = "settled", f"{event.outcome}, by {event.by}"
         case WaitBegan():
-            kind, text = "waiting", f"until {event.wake_at:%Y-%m-%dT%H:%M:%SZ}"
+            on = event.signal and f"for {event.signal!r}", event.child and f"for the end of run {event.child}"
+            until = event.wake_at and f"until {event.wake_at:%Y-%m-%dT%H:%M:%SZ}"
+            kind, text = "waiting", " ".join(part for part in (*on, until) if part)
         case WaitEnded():
             kind, text = "woken", event.reason
+        case SignalReceived():
+            kind, text = "signalled", f"{event.name} {event.payload}"
         case Parked():
             kind, text = "parked", event.reason
         case Requeued():
@@ -52,6 +58,8 @@ def notice_of(run_id: str, event: AnyEvent) -> Notice:  # noqa: C901, PLR0912  #
             kind, text = "finished", event.answer
         case RunFailed():
             kind, text = "run_failed", event.reason
+        case Cancelled():
+            kind, text = "cancelled", f"by {event.by}" + (f": {event.reason}" if event.reason else "")
         case RunStarted():
             kind, text = "started", event.goal
         case _:

@@ -19,7 +19,9 @@ from pydantic_core import TzInfo
 
 from agent_es.errors import BadAgent, IllegalEvent
 from agent_es.events import (
+    MAX_RUN_ID,
     AnyEvent,
+    Cancelled,
     CompensationBegan,
     CompensationEnded,
     DoubtSettled,
@@ -31,6 +33,7 @@ from agent_es.events import (
     RunFailed,
     RunStarted,
     Settlement,
+    SignalReceived,
     StepInDoubt,
     ToolFailed,
     ToolResult,
@@ -42,25 +45,27 @@ from agent_es.keys import renewed
 from agent_es.owners import Lease
 from agent_es.state import RunState, Status, Step, evolve, fold
 from agent_es.tools import CallTool, Failed, Retry, Tool, Unknown
-from agent_es.values import bounded, canonical, decode, valid_unicode
+from agent_es.values import bounded, canonical, decode, digest, valid_unicode
+from agent_es.waits import Sleep, Wait, WaitFor, instant
 
 Clock = Callable[[int], datetime]
 """Gives the time of the event with that ``seq``, in UTC; tests freeze it."""
 
 StepEvent = ToolResult | ToolFailed | StepInDoubt | DoubtSettled
 
-_OUTCOMES: frozenset[type[Event]] = frozenset((ToolResult, ToolFailed, DoubtSettled))
+_OUTCOMES: frozenset[type[Event]] = frozenset((ToolResult, ToolFailed, StepInDoubt, DoubtSettled))
 _MOVES: frozenset[type[Event]] = frozenset((LlmDecided, Finished, RunFailed, Parked, CompensationBegan))
+_ARRIVALS: frozenset[type[Event]] = frozenset((SignalReceived, Cancelled))
 
 LEGAL: Mapping[Status, frozenset[type[Event]]] = {
-    Status.PENDING: _MOVES - {CompensationBegan},
-    Status.RUNNING: _MOVES | _OUTCOMES | {StepInDoubt, WaitBegan, CompensationEnded},
-    Status.WAITING: _OUTCOMES | {StepInDoubt, WaitEnded, Parked, Requeued},
+    Status.PENDING: (_MOVES | _ARRIVALS) - {CompensationBegan},
+    Status.RUNNING: _MOVES | _OUTCOMES | _ARRIVALS | {WaitBegan, WaitEnded, CompensationEnded},
+    Status.WAITING: _OUTCOMES | _ARRIVALS | {WaitBegan, WaitEnded, Parked, Requeued},
     Status.DONE: frozenset((CompensationBegan,)),
     Status.FAILED: frozenset((CompensationBegan, Requeued)),
-    Status.CANCELLED: frozenset(),
+    Status.CANCELLED: _OUTCOMES,
 }
-"""What may happen next, by status."""
+"""What may happen next, by status.  What was under way when a run was cancelled is still recorded."""
 
 
 AS_READ = TzInfo(0)
@@ -79,11 +84,15 @@ class Planned:
     """What the call gives without being made: the result that another step recorded under its key."""
     undoes: int | None = None
     keyed_as: str | None = None
+    wait: Wait | None = None
+    """What the call is: a wait, which has no body."""
+    is_child: bool = False
+    """Whether the call is the start of another run, which has none either."""
 
     @property
     def is_made(self) -> bool:
         """Whether the body is to be called."""
-        return self.refusal is None and self.answer is None
+        return self.refusal is None and self.answer is None and self.wait is None and not self.is_child
 
 
 class AgentClass(MetaAggregate["AgentRun"]):
@@ -118,6 +127,7 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
         """The tools declared on this class and on those it extends, by name."""
         _state: RunState
         _recorded: RunState
+        _appended: tuple[Any, ...]
         _clock: Clock | None
         lease: Lease | None
         """What its appends are made under, while a worker moves it."""
@@ -161,16 +171,31 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
     @classmethod
     def begin(cls, run_id: str, goal: str, input_json: str, tags: Mapping[str, str], clock: Clock) -> Self:
         """Return a new run, its first event pending."""
-        event = RunStarted(
-            originator_id=stream_id(run_id),
-            originator_version=1,
-            timestamp=clock(0).astimezone(AS_READ),
+        return cls._began(
+            clock,
             run_id=run_id,
             agent=cls.agent_name,
             agent_version=cls.agent_version,
             goal=valid_unicode(goal),
             input=input_json,
             tags=decode(canonical(dict(tags))),
+        )
+
+    @classmethod
+    def begin_child(cls, parent: str, run_id: str, args_json: str, clock: Clock) -> Self:
+        """Return a new run that another one starts, as the arguments of that one's step say; its event pending."""
+        args = decode(args_json)
+        args["input"] = canonical(args["input"])
+        return cls._began(clock, run_id=run_id, parent=parent, **args)
+
+    @classmethod
+    def _began(cls, clock: Clock, *, run_id: str, **fields: Any) -> Self:
+        event = RunStarted(
+            originator_id=stream_id(run_id),
+            originator_version=1,
+            timestamp=clock(0).astimezone(AS_READ),
+            run_id=run_id,
+            **fields,
         )
         run = cls.of(fold([event]), clock)
         run.pending_events.append(event)
@@ -188,6 +213,7 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
             "_pending_events": [],
             "_state": state,
             "_recorded": state,
+            "_appended": (),
             "_clock": clock,
         }
         run.__dict__.update(values)
@@ -202,6 +228,11 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
     def recorded(self) -> RunState:
         """The run as the store has it."""
         return self._recorded
+
+    @property
+    def appended(self) -> Sequence[AnyEvent]:
+        """The events of its last append."""
+        return self._appended
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self._clock is None:
@@ -238,6 +269,10 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
                 self.record_failure(idx, planned.refusal)
             elif planned.answer is not None:
                 self.trigger_event(ToolResult, idx=idx, tool=planned.call.tool, attempt=0, result=planned.answer)
+            elif planned.wait is not None:
+                self.record_wait_of(idx, planned.wait)
+            elif planned.is_child:
+                self.trigger_event(WaitBegan, idx=idx, child=child_id(self._state.run_id, idx))
 
     def record_start(self, idx: int) -> None:
         """Record the decision of a step again, as the mark that its next attempt starts."""
@@ -267,20 +302,56 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
             ToolFailed, idx=idx, tool=step.tool, attempt=step.attempt, error=error.error_json, retry_at=retry_at
         )
 
-    def record_wait(self, wake_at: datetime) -> None:
-        """Record that nothing can go on before then: every open step waits for its time, or is in doubt."""
+    def record_rest(self, wake_at: datetime) -> None:
+        """Record that no step goes on before then: those that could are to be retried."""
         statuses = {step.status for step in self._state.open_steps}
-        if (self._state.status is Status.RUNNING and "retrying" not in statuses) or statuses & {"queued", "started"}:
+        if "retrying" not in statuses or statuses & {"queued", "started"}:
             raise IllegalEvent(
                 f"run {self._state.run_id}: it waits for no clock while steps can go on, or without any"
             )
         self.trigger_event(WaitBegan, wake_at=wake_at)
 
-    def record_wake(self, reason: str) -> None:
-        """Record that the run goes on."""
-        if self._state.status is Status.WAITING and self._state.wake_at is None:
+    def record_rest_ended(self) -> None:
+        """Record that the first of the steps that are retrying is due."""
+        if self._state.rests_until is None:
             raise IllegalEvent(f"run {self._state.run_id}: it does not wait for the clock")
-        self.trigger_event(WaitEnded, reason=reason)
+        self.trigger_event(WaitEnded, reason="clock")
+
+    def record_wait_of(self, idx: int, wait: Wait, *, attempt: int | None = None) -> None:
+        """Record that a step waits from now on: as the decider says, or as its body asks, which has returned."""
+        step = self._open(idx)
+        is_asked = step.attempt > 0
+        if is_asked:
+            self._started(idx, attempt)
+        elif step.status != "queued" or step.key is not None:
+            raise IllegalEvent(f"run {self._state.run_id}: step {idx} is {step.status}, and does not begin to wait")
+        until = wait.timeout if isinstance(wait, WaitFor) else wait.until
+        self.trigger_event(
+            WaitBegan,
+            idx=idx,
+            attempt=step.attempt if is_asked else None,
+            wake_at=None if until is None else instant(until, self.now).astimezone(AS_READ),
+            signal=wait.signal if isinstance(wait, WaitFor) else None,
+        )
+
+    def record_wait_ended(self, idx: int, received: int | None = None) -> None:
+        """Record that a step waits no longer: its signal came, that of seq ``received``, or its time has."""
+        step = self._open(idx)
+        signals = {signal.seq: signal.name for signal in self._state.signals}
+        is_right = step.status == "waiting" and (
+            step.wake_at is not None if received is None else signals.get(received) == step.awaits
+        )
+        if not is_right:
+            raise IllegalEvent(f"run {self._state.run_id}: step {idx} is {step.status}, and does not wait for that")
+        self.trigger_event(WaitEnded, idx=idx, reason="clock" if received is None else "signal", received=received)
+
+    def record_signal(self, name: str, payload_json: str, delivery_id: str) -> None:
+        """Record that something came for the run: it is kept until a step waits for it."""
+        self.trigger_event(SignalReceived, name=name, payload=payload_json, delivery_id=delivery_id)
+
+    def record_cancelled(self, by: str, reason: str) -> None:
+        """End the run from outside."""
+        self.trigger_event(Cancelled, by=by, reason=bounded(reason))
 
     def record_failure(self, idx: int, error: Failed) -> None:
         """Record why a step failed: the decider will see it."""
@@ -360,7 +431,27 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
     def mark_recorded(self) -> None:
         """Count what was pending as recorded: the store made it durable."""
         self._recorded = self._state
+        self._appended = tuple(self.pending_events)
         self.pending_events.clear()
+
+    def catch_up(self, events: Sequence[AnyEvent]) -> None:
+        """Take in what others recorded meanwhile; what is pending comes after it.
+
+        Raises ``IllegalEvent`` where it cannot happen any more.
+        """
+        pending: list[AnyEvent] = list(self.pending_events)  # type: ignore[arg-type]  # triggered here
+        self.discard()
+        self._state = self._recorded = fold(events, self._recorded)
+        self._version = self._state.version
+        before: AnyEvent | None = None
+        for event in pending:
+            if why := _misfit(self._state, event, before):
+                raise IllegalEvent(f"run {self._state.run_id}: {type(event).__name__}: {why}")
+            fields = {
+                name: getattr(event, name) for name in type(event).model_fields if name not in Event.model_fields
+            }
+            self.trigger_event(type(event), **fields)
+            before = event
 
     def discard(self) -> None:
         """Forget what is pending: the store refused it."""
@@ -397,6 +488,25 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
             raise IllegalEvent(f"run {self._state.run_id}: {event_class.__name__} cannot happen while steps are open")
 
 
+def child_id(parent: str, idx: int) -> str:
+    """Return the id of the run that a step starts: the same at every attempt.
+
+    >>> child_id("run-7f3a", 2)
+    'run-7f3a.2'
+    """
+    plain = f"{parent}.{idx}"
+    return plain if len(plain) <= MAX_RUN_ID else f"{parent[:100]}.{digest(plain)}"
+
+
+def wait_of(event: WaitBegan) -> Wait:
+    """Return the wait that an event of a step tells of."""
+    if event.signal is not None:
+        return WaitFor(event.signal, event.wake_at)
+    if event.wake_at is None:
+        raise IllegalEvent(f"step {event.idx} waits for the end of run {event.child}: nothing asked for that")
+    return Sleep(event.wake_at)
+
+
 def check_legal(run_id: str, events: Sequence[AnyEvent]) -> None:
     """Raise ``IllegalEvent`` where a journal tells what no run of ours could have recorded."""
     state = RunState()
@@ -417,7 +527,11 @@ def _misfit(state: RunState, event: AnyEvent, before: AnyEvent | None) -> str | 
         is_idle = isinstance(event, CompensationEnded) and not state.compensating
         return "steps are open" if state.open_steps else "it undoes nothing" if is_idle else None
     if isinstance(event, WaitBegan | WaitEnded | Requeued):
-        return _misfit_wait(state, event)
+        return (
+            _misfit_wait(state, event)
+            if isinstance(event, Requeued) or event.idx is None
+            else _misfit_step(state, event)
+        )
     if isinstance(event, LlmDecided):
         step = next((step for step in state.open_steps if step.idx == event.idx), None)
         return _misfit_decision(state, event, before) if step is None else _misfit_attempt(step, event)
@@ -428,20 +542,37 @@ def _misfit_wait(state: RunState, event: WaitBegan | WaitEnded | Requeued) -> st
     statuses = {step.status for step in state.open_steps}
     match event:
         case WaitBegan():
-            is_right = "retrying" in statuses and not statuses & {"queued", "started"} and state.wake_at is None
+            is_right = "retrying" in statuses and not statuses & {"queued", "started"} and state.rests_until is None
         case WaitEnded():
-            is_right = state.wake_at is not None
+            is_right = state.rests_until is not None
         case Requeued():
             is_right = state.parked is not None or state.status is Status.FAILED
     return None if is_right else "it does not wait for that"
+
+
+def _misfit_step(state: RunState, event: WaitBegan | WaitEnded) -> str | None:
+    """Say what is wrong with the beginning or the end of a step's own wait."""
+    step = next((step for step in state.open_steps if step.idx == event.idx), None)
+    if step is None:
+        return f"step {event.idx} is not open"
+    if isinstance(event, WaitBegan):
+        decided = step.status == "queued" and step.attempt == 0 and step.key is None and event.attempt is None
+        asked = step.status in ("started", "in_doubt", "retrying") and event.attempt == step.attempt
+        is_child = event.child in (None, child_id(state.run_id, step.idx))
+        return None if (decided or asked) and is_child else f"step {step.idx} is {step.status}"
+    if step.status != "waiting":
+        return f"step {step.idx} is {step.status}"
+    signals = {signal.seq: signal.name for signal in state.signals}
+    came = step.wake_at is not None if event.received is None else signals.get(event.received) == step.awaits
+    return None if came else f"step {step.idx} does not wait for that"
 
 
 def _misfit_outcome(state: RunState, event: StepEvent) -> str | None:
     step = next((step for step in state.open_steps if step.idx == event.idx), None)
     if step is None:
         return f"step {event.idx} is not open"
-    if (event.tool, event.attempt) != (step.tool, step.attempt):
-        return f"step {event.idx} is {step.tool} at attempt {step.attempt}"
+    if (event.tool, event.attempt) != (step.tool, step.attempt) or step.status == "waiting":
+        return f"step {event.idx} is {step.tool} at attempt {step.attempt}, {step.status}"
     if step.status == "queued" and not isinstance(event, ToolFailed):
         is_given = isinstance(event, ToolResult) and step.attempt == 0 and step.key is None
         return None if is_given else f"no attempt at step {event.idx} is under way"
@@ -462,6 +593,8 @@ def _misfit_decision(state: RunState, event: LlmDecided, before: AnyEvent | None
 
 
 def _misfit_attempt(step: Step, event: LlmDecided) -> str | None:
+    if step.status == "waiting":
+        return f"step {event.idx} waits"
     same = (
         step.turn,
         step.tool,

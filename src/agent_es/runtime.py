@@ -24,18 +24,20 @@ from agent_es.errors import (
     BadTool,
     LeaseLost,
     NotApplied,
+    RunHeld,
     RunMoved,
+    RunUnreadable,
 )
-from agent_es.events import AnyEvent, ToolResult
+from agent_es.events import AnyEvent, ToolResult, WaitBegan
 from agent_es.heart import Heart
 from agent_es.notices import notice_of
 from agent_es.owners import Lease, Owner
-from agent_es.run import AgentRun
+from agent_es.run import AgentRun, wait_of
 from agent_es.state import RunState, Status
 from agent_es.step import Requests, advance
 from agent_es.store import RunStore, check_same
 from agent_es.telemetry import Notice, OnEvent, ignore
-from agent_es.tools import TRANSACTION_LIMIT, Failed, Outcome, Returned, Tool, ToolSpec
+from agent_es.tools import TRANSACTION_LIMIT, Failed, Outcome, Returned, Tool, ToolSpec, Waits
 from agent_es.values import canonical
 
 
@@ -128,21 +130,7 @@ class Runner:
     ) -> RunState:
         """Do what ``run`` does, awaiting deciders and tools that can be awaited."""
         run, found = await asyncio.to_thread(self._start, agent, run_id, goal, input, tags)
-        may_probe = found
-        try:
-            while (wait := self._wait_before_next(run, may_probe=may_probe)) is not None:
-                await asyncio.sleep(wait)
-                tasks = Tasks(self)
-                if run.lease is None:
-                    run = await tasks.see_through(self.hold, run)
-                    if tasks.cancelled is not None:  # while it was taken: it is given back
-                        raise tasks.cancelled
-                    continue
-                await adrive(self._advance(run), tasks)
-                may_probe = False
-        finally:
-            await Tasks(self).see_through(self.let_go, run)
-        return replace(run.state, resumed=found)
+        return await self._adrive(run, found=found)
 
     def resume(self, run_id: str) -> RunState:
         """Drive a run that was started before until it is over or waits; raise ``RunNotFound``."""
@@ -197,14 +185,16 @@ class Runner:
         except RunMoved:
             for event in events:
                 if isinstance(event, ToolResult):
-                    self._record_late(run.state.run_id, event.idx, event.tool, event.attempt, event.result)
+                    self._record_late(run.state.run_id, event.idx, event.tool, event.attempt, Returned(event.result))
+                elif isinstance(event, WaitBegan) and event.idx is not None and event.attempt is not None:
+                    step = run.state.steps[event.idx]
+                    self._record_late(run.state.run_id, step.idx, step.tool, event.attempt, Waits(wait_of(event)))
             raise
-        self._tell(run, events)
+        self._tell(run, run.appended)
 
     def transact(self, run: AgentRun, body: Body) -> Outcome:
         """Run a body and record its result in one transaction of the store, or neither."""
         outcome: Outcome = Failed("TransactionLost", "the transaction was not committed", may_retry=True)
-        events: list[AnyEvent] = []
 
         def act(session: Any) -> None:
             nonlocal outcome
@@ -218,10 +208,13 @@ class Runner:
                 outcome = Failed(
                     "TransactionLimit", f"{body.tool.name} held its transaction longer than {TRANSACTION_LIMIT:g} s"
                 )
-            if not isinstance(outcome, Returned):
-                raise RolledBack
-            run.record_result(body.idx, outcome.value)
-            events.extend(run.pending_events)  # type: ignore[arg-type]  # triggered by AgentRun
+            match outcome:
+                case Returned(value):
+                    run.record_result(body.idx, value)
+                case Waits(wait):
+                    run.record_wait_of(body.idx, wait)
+                case _:
+                    raise RolledBack
 
         try:
             self.store.transact(run, act)
@@ -229,16 +222,16 @@ class Runner:
             return outcome
         except NotApplied as refused:
             return body.raised(refused)
-        self._tell(run, events)
+        self._tell(run, run.appended)
         return outcome
 
     def deliver_late(self, body: Body, outcome: Outcome | BaseException) -> None:
         """Record the result of a body that nobody waits for any more, where it settles its own doubt."""
-        if isinstance(outcome, Returned):
-            self._record_late(body.run_id, body.idx, body.tool.name, body.step.attempt, outcome.value)
+        if isinstance(outcome, Returned | Waits):
+            self._record_late(body.run_id, body.idx, body.tool.name, body.step.attempt, outcome)
 
-    def _record_late(self, run_id: str, idx: int, tool: str, attempt: int, value_json: str) -> None:
-        if self.store.record_late(run_id, idx, attempt, value_json):
+    def _record_late(self, run_id: str, idx: int, tool: str, attempt: int, outcome: Returned | Waits) -> None:
+        if self.store.record_late(run_id, idx, attempt, outcome):
             late = "late: its worker had lost the run"
             self.on_event(Notice("completed", run_id, -1, idx, tool, attempt, text=late))
 
@@ -302,7 +295,17 @@ class Runner:
     def _drive(self, run: AgentRun, *, found: bool) -> RunState:
         may_probe = found
         try:
-            while (wait := self._wait_before_next(run, may_probe=may_probe)) is not None:
+            while True:
+                wait = self._wait_before_next(run, may_probe=may_probe)
+                if wait is None:
+                    has_news = False
+                    for child in self._children(run):
+                        with suppress(RunHeld):  # its worker moves it
+                            has_news |= self._drive(child, found=True).is_over
+                    if not has_news:
+                        break
+                    run = self._again(run)
+                    continue
                 if wait:
                     self.sleep(wait)
                 if run.lease is None:
@@ -313,6 +316,46 @@ class Runner:
         finally:
             self.let_go(run)
         return replace(run.state, resumed=found)
+
+    async def _adrive(self, run: AgentRun, *, found: bool) -> RunState:
+        may_probe = found
+        try:
+            while True:
+                wait = self._wait_before_next(run, may_probe=may_probe)
+                if wait is None:
+                    has_news = False
+                    for child in await asyncio.to_thread(self._children, run):
+                        with suppress(RunHeld):  # its worker moves it
+                            has_news |= (await self._adrive(child, found=True)).is_over
+                    if not has_news:
+                        break
+                    run = await asyncio.to_thread(self._again, run)
+                    continue
+                await asyncio.sleep(wait)
+                tasks = Tasks(self)
+                if run.lease is None:
+                    run = await tasks.see_through(self.hold, run)
+                    if tasks.cancelled is not None:  # while it was taken: it is given back
+                        raise tasks.cancelled
+                    continue
+                await adrive(self._advance(run), tasks)
+                may_probe = False
+        finally:
+            await Tasks(self).see_through(self.let_go, run)
+        return replace(run.state, resumed=found)
+
+    def _children(self, run: AgentRun) -> list[AgentRun]:
+        """Return the runs whose end a run waits for, and that this program has the classes of."""
+        children = []
+        for step in run.state.waits:
+            with suppress(AgentUnknown, RunUnreadable):
+                if step.child is not None:
+                    children.append(self._open(step.child))
+        return children
+
+    def _again(self, run: AgentRun) -> AgentRun:
+        """Return a run as it is now, which others have moved since it was given back."""
+        return type(run).of(self.store.load(run.state.run_id), self.store.clock)
 
     # Holding.
 
@@ -338,7 +381,7 @@ class Runner:
 
     def move(self, run: AgentRun) -> None:
         """Take one step of a run that is held, if it can move: what waits for the clock was claimed as due."""
-        if run.state.can_move or run.state.waiting_for == "retry":
+        if run.state.can_move or run.state.wake_at is not None:
             drive(self._advance(run), self.performer())
 
     def let_go(self, run: AgentRun) -> None:
@@ -364,7 +407,7 @@ class Runner:
         state = run.state
         if state.can_move:
             return 0.0
-        if state.waiting_for == "retry" and state.wake_at is not None:
+        if state.wake_at is not None:
             wait = max(0.0, (state.wake_at - run.now).total_seconds())
             return wait if wait <= self.max_wait else None
         if state.waiting_for == "doubt" and may_probe:

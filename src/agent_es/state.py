@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple, assert_never, cast, overload
 from agent_es.errors import RunHasFailed, RunUnfinished
 from agent_es.events import (
     AnyEvent,
+    Cancelled,
     CompensationBegan,
     CompensationEnded,
     DoubtSettled,
@@ -25,13 +26,15 @@ from agent_es.events import (
     Requeued,
     RunFailed,
     RunStarted,
+    SignalReceived,
     StepInDoubt,
     ToolFailed,
     ToolResult,
     WaitBegan,
     WaitEnded,
 )
-from agent_es.values import decode
+from agent_es.values import canonical, decode
+from agent_es.waits import Woken
 
 
 class Status(StrEnum):
@@ -53,9 +56,36 @@ class Status(StrEnum):
 
 OVER = frozenset({Status.DONE, Status.FAILED, Status.CANCELLED})
 
-WaitingFor = Literal["doubt", "retry", "person"]
+WaitingFor = Literal["clock", "signal", "doubt", "retry", "person"]
 
-StepStatus = Literal["queued", "started", "retrying", "done", "failed", "in_doubt"]
+StepStatus = Literal["queued", "started", "retrying", "waiting", "done", "failed", "in_doubt"]
+
+Awaited = tuple[datetime | None, str | None, str | None]
+"""When a waiting step goes on at the latest, on which signal before that, and which run's end that is."""
+
+
+class Signal(NamedTuple):
+    """A named event that came for a run, and that nothing has waited for yet."""
+
+    seq: int
+    name: str
+    payload_json: str
+    delivery_id: str
+    received_at: datetime
+
+    @property
+    def payload(self) -> Any:
+        """What it brought."""
+        return decode(self.payload_json)
+
+
+def ended(child: str) -> str:
+    """Return the name of the signal that tells a run of the end of one that it started.
+
+    >>> ended("run-7f3a.2")
+    'ended:run-7f3a.2'
+    """
+    return f"ended:{child}"
 
 
 class Step(NamedTuple):
@@ -83,6 +113,8 @@ class Step(NamedTuple):
     """The step whose effect this one undoes."""
     keyed_as: str | None = None
     """The name under which the key is held, where the tool has had another."""
+    awaited: Awaited | None = None
+    """What the step waits for, or waited for."""
 
     @property
     def args(self) -> Mapping[str, Any]:
@@ -93,7 +125,29 @@ class Step(NamedTuple):
     @property
     def is_open(self) -> bool:
         """Whether the step has no outcome yet."""
-        return self.status in ("queued", "started", "retrying", "in_doubt")
+        return self.status in ("queued", "started", "retrying", "waiting", "in_doubt")
+
+    @property
+    def wake_at(self) -> datetime | None:
+        """When a waiting step goes on at the latest."""
+        return self.awaited[0] if self.awaited else None
+
+    @property
+    def awaits(self) -> str | None:
+        """The name of the signal on which a waiting step goes on."""
+        return self.awaited[1] if self.awaited else None
+
+    @property
+    def child(self) -> str | None:
+        """The run that this step started, and waits for."""
+        return self.awaited[2] if self.awaited else None
+
+    @property
+    def woken(self) -> Woken | None:
+        """What ended the wait of a step that waited and is done; None for any other."""
+        if self.awaited is None or self.awaited[2] is not None or self.status != "done":
+            return None
+        return Woken(**self.result)
 
     @property
     def attempts_spent(self) -> int:
@@ -118,7 +172,7 @@ class Step(NamedTuple):
 
 _Atoms = tuple[
     int, int, str, str, str | None, int, str | None, StepStatus, str | None,
-    datetime | None, datetime | None, int, datetime | None, int | None, str | None,
+    datetime | None, datetime | None, int, datetime | None, int | None, str | None, Awaited | None,
 ]  # fmt: skip
 
 
@@ -185,7 +239,13 @@ class RunState:
     status: Status = Status.PENDING
     waiting_for: WaitingFor | None = None
     wake_at: datetime | None = None
-    """When a run that waits for the clock goes on."""
+    """When a run that waits goes on at the latest; None where the clock alone does not wake it."""
+    rests_until: datetime | None = None
+    """When the first of the steps that are retrying is due: until then none of them goes on."""
+    signals: tuple[Signal, ...] = ()
+    """What came for the run and was not waited for yet, in the order in which it came."""
+    parent: str | None = None
+    """The run that started this one, and waits for its end."""
     parked: str | None = None
     """Why a person must see to the run."""
     sent_back_at: int = 0
@@ -231,6 +291,22 @@ class RunState:
         """The steps of which nobody knows whether they happened."""
         return tuple(step for step in self.open_steps if step.status == "in_doubt")
 
+    @property
+    def waits(self) -> tuple[Step, ...]:
+        """The steps that wait for the clock, a signal or another run."""
+        return tuple(step for step in self.open_steps if step.status == "waiting")
+
+    @property
+    def came_to_json(self) -> str:
+        """What a run tells the one that started it of its end, as canonical JSON: made of text, so any answer fits."""
+        failure, run_id = canonical(self.failure), canonical(self.run_id)
+        answer, status = self.answer_json or "null", self.status.value
+        return f'{{"answer":{answer},"failure":{failure},"run_id":{run_id},"status":"{status}"}}'
+
+    def signal_for(self, step: Step) -> Signal | None:
+        """Return what a waiting step waits for, where it is there: of several, what came first."""
+        return next((signal for signal in self.signals if signal.name == step.awaits), None)
+
     def result(self) -> Any:
         """Return the answer; raise an error that names the next command where there is none."""
         match self.status:
@@ -252,7 +328,16 @@ class RunState:
 class Draft:
     """A state while events are folded into it: its fields, and its steps taken apart."""
 
-    __slots__ = (*(f.name for f in fields(RunState)), "active", "current", "in_doubt", "past", "size")
+    __slots__ = (
+        *(f.name for f in fields(RunState)),
+        "active",
+        "current",
+        "in_doubt",
+        "past",
+        "received",
+        "size",
+        "waiting",
+    )
 
     run_id: str
     agent: str
@@ -264,6 +349,8 @@ class Draft:
     status: Status
     waiting_for: WaitingFor | None
     wake_at: datetime | None
+    rests_until: datetime | None
+    parent: str | None
     parked: str | None
     sent_back_at: int
     compensating: bool
@@ -282,11 +369,14 @@ class Draft:
         self.current = {atoms[0]: atoms for atoms in steps._current}  # noqa: SLF001
         self.in_doubt = sum(atoms[7] == "in_doubt" for atoms in self.current.values())
         self.active = sum(atoms[7] in _ACTIVE for atoms in self.current.values())
+        self.waiting = sum(atoms[7] == "waiting" for atoms in self.current.values())
+        self.received = {signal.seq: signal for signal in state.signals}
 
     def freeze(self) -> RunState:
         """Return the state as it stands."""
         steps = Steps(self.past, self.size, tuple(self.current.values()))
-        return RunState(steps=steps, **{name: getattr(self, name) for name in _COPIED})
+        signals = tuple(self.received.values())
+        return RunState(steps=steps, signals=signals, **{name: getattr(self, name) for name in _COPIED})
 
     def started(self, event: RunStarted) -> None:
         """Take in who set which goal."""
@@ -296,6 +386,7 @@ class Draft:
         self.goal = event.goal
         self.input_json = event.input
         self.tags = event.tags
+        self.parent = event.parent
         self.started_at = event.timestamp
 
     def decided(self, event: LlmDecided) -> None:
@@ -332,6 +423,7 @@ class Draft:
             None,
             event.undoes,
             event.keyed_as,
+            None,
         )
         self._settle()
 
@@ -371,15 +463,51 @@ class Draft:
             self.current[event.idx] = cast(_Atoms, renewed)
             self._settle()
 
-    def waits(self, wake_at: datetime | None) -> None:
-        """Take in that the run waits for the clock, or goes on."""
-        self.wake_at = wake_at
+    def waits(self, event: WaitBegan) -> None:
+        """Take in that a step waits, or that those which are retrying do."""
+        if event.idx is None:
+            self.rests_until = event.wake_at
+        else:
+            before = self.current[event.idx]
+            if before[7] == "in_doubt":
+                self.in_doubt -= 1
+            else:
+                self.active -= 1
+            self.waiting += 1
+            signal = event.signal if event.child is None else ended(event.child)
+            awaited = (event.wake_at, signal, event.child)
+            self.current[event.idx] = (*before[:7], "waiting", None, *before[9:12], None, *before[13:15], awaited)
         self._settle()
+
+    def goes_on(self, event: WaitEnded) -> None:
+        """Take in what ended a wait."""
+        if event.idx is None:
+            self.rests_until = None
+        else:
+            before = self.current[event.idx]
+            self.waiting -= 1
+            signal = None if event.received is None else self.received.pop(event.received)
+            value = _told(before[15], signal)
+            self.current[event.idx] = (*before[:7], "done", value, *before[9:])
+        self._settle()
+
+    def was_signalled(self, event: SignalReceived) -> None:
+        """Take in a signal; it is kept until a step waits for it."""
+        seq = self.version  # what is stored beside an event is not read for a fold
+        self.received[seq] = Signal(seq, event.name, event.payload, event.delivery_id, event.timestamp)
+        if self.waiting:
+            self._settle()
+
+    def was_cancelled(self, event: Cancelled) -> None:
+        """Take in that somebody ended the run."""
+        self.status, self.waiting_for = Status.CANCELLED, None
+        self.wake_at = self.rests_until = None
+        self.failure = f"cancelled by {event.by}" + (f": {event.reason}" if event.reason else "")
 
     def is_parked(self, reason: str | None) -> None:
         """Take in that a person must see to the run, or has."""
         self.parked = reason
-        self.failure = self.wake_at = None
+        self.failure = self.rests_until = None
         if reason is None:
             self.sent_back_at = self.size + len(self.current)
         self._settle()
@@ -406,16 +534,40 @@ class Draft:
         self.failure = event.reason
 
     def _settle(self) -> None:
+        if self.status is Status.CANCELLED:
+            return  # what was under way is still recorded, and brings nothing back
         if not self.active:
-            self.wake_at = None
+            self.rests_until = None
+        self.wake_at = None
+        waits = (
+            [atoms[15] or _NOTHING for atoms in self.current.values() if atoms[7] == "waiting"]
+            if self.waiting
+            else []
+        )
         if self.parked is not None:
             self.status, self.waiting_for = Status.WAITING, "person"
-        elif self.wake_at is not None:
-            self.status, self.waiting_for = Status.WAITING, "retry"
-        elif self.in_doubt and not self.active:
+        elif (self.active and self.rests_until is None) or (waits and self._is_there(waits)):
+            self.status, self.waiting_for = Status.RUNNING, None
+        elif self.rests_until is not None or waits:
+            self.wake_at = min((at for at in (self.rests_until, *(wait[0] for wait in waits)) if at), default=None)
+            self.status, self.waiting_for = Status.WAITING, self._foremost(waits)
+        elif self.in_doubt:
             self.status, self.waiting_for = Status.WAITING, "doubt"
         else:
             self.status, self.waiting_for = Status.RUNNING, None
+
+    def _is_there(self, waits: Iterable[Awaited]) -> bool:
+        """Say whether something came that a step waits for."""
+        names = {wait[1] for wait in waits}
+        return any(signal.name in names for signal in self.received.values())
+
+    def _foremost(self, waits: Sequence[Awaited]) -> WaitingFor:
+        """Say of all that a run waits for what people should know first."""
+        if self.rests_until is not None:
+            return "retry"
+        if self.in_doubt:
+            return "doubt"
+        return "signal" if any(wait[1] for wait in waits) else "clock"
 
     def _close_turn(self) -> None:
         """Move the turn's steps behind those of earlier turns, in a list that other states may share."""
@@ -426,10 +578,20 @@ class Draft:
                 self.past = [*self.past[: self.size], atoms]
             self.size += 1
         self.current = {}
-        self.active = self.in_doubt = 0
+        self.active = self.in_doubt = self.waiting = 0
 
 
-_COPIED = tuple(f.name for f in fields(RunState) if f.name != "steps")
+_COPIED = tuple(f.name for f in fields(RunState) if f.name not in ("steps", "signals"))
+_NOTHING: Awaited = (None, None, None)
+
+
+def _told(awaited: Awaited | None, signal: Signal | None) -> str:
+    """Return the result of a step that waited: what came, or that nothing did."""
+    _, name, child = awaited or _NOTHING
+    if signal is not None and child is not None:
+        return signal.payload_json
+    reason, payload = ("clock", "null") if signal is None else ("signal", signal.payload_json)
+    return f'{{"payload":{payload},"reason":"{reason}","signal":{canonical(name)}}}'
 
 
 def apply(draft: Draft, event: AnyEvent) -> None:  # noqa: C901, PLR0912  # one branch per event
@@ -447,9 +609,11 @@ def apply(draft: Draft, event: AnyEvent) -> None:  # noqa: C901, PLR0912  # one 
     elif type(event) is DoubtSettled:
         draft.settled(event)
     elif type(event) is WaitBegan:
-        draft.waits(event.wake_at)
+        draft.waits(event)
     elif type(event) is WaitEnded:
-        draft.waits(None)
+        draft.goes_on(event)
+    elif type(event) is SignalReceived:
+        draft.was_signalled(event)
     elif type(event) is Finished:
         draft.finished(event)
     elif type(event) is RunFailed:
@@ -462,6 +626,8 @@ def apply(draft: Draft, event: AnyEvent) -> None:  # noqa: C901, PLR0912  # one 
         draft.undoing()
     elif type(event) is CompensationEnded:
         draft.undone()
+    elif type(event) is Cancelled:
+        draft.was_cancelled(event)
     else:
         assert_never(event)
     draft.version += 1

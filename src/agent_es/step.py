@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from agent_es.decider import Fail, Finish
+from agent_es.decider import Call, Fail, Finish, StartChild
 from agent_es.errors import BadArguments, BadDecision, KeyReused, NotRecordable, StepUnplayable
 from agent_es.keys import renewed
 from agent_es.run import AgentRun, Planned
-from agent_es.state import BY_PROBE, Step
+from agent_es.state import BY_PROBE, Status, Step
 from agent_es.tools import (
     DEFAULT_RETRY,
     CallTool,
@@ -32,8 +32,10 @@ from agent_es.tools import (
     Returned,
     Tool,
     Unknown,
+    Waits,
 )
 from agent_es.values import canonical
+from agent_es.waits import Sleep, Wait, WaitFor
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ class NextDone:
 class Transact:
     """Run a body inside the store's own transaction; answered with its outcome.
 
-    Where that is ``Returned``, the result is recorded already: in the same transaction.
+    Where that is ``Returned`` or ``Waits``, it is recorded already: in the same transaction.
     """
 
     run: AgentRun
@@ -124,14 +126,14 @@ class Turn:
         """Decide if nothing is open, then see the open steps through, or wait until they can go on."""
         run = self._run
         yield from self._begin()
-        while True:
+        while not run.state.is_over:  # nor was it ended from outside meanwhile
             if self._todo and run.pending_events:  # what came in is recorded apart from what starts next
                 yield Append(run)
             while self._todo and self._flying + len(self._ready) < self._at_once:
                 self._ready.extend((yield from self._take_up(self._todo.popleft())))
             idle = not (self._flying or self._ready)
             if idle:
-                self._wait()
+                self._rest()
             if run.pending_events:
                 yield Append(run)
             if idle:
@@ -146,17 +148,22 @@ class Turn:
     def _begin(self) -> Requests:
         """See what there is to do: what the decider says, or what was left open."""
         run = self._run
-        woken_at = run.state.wake_at
-        if woken_at is not None:
-            run.record_wake("clock")
+        # Who comes to a run that waits comes because its time is up, whatever the clock says here.
+        woken_at = run.state.wake_at if run.state.status is Status.WAITING else None
+        now = woken_at or run.now
+        if run.state.rests_until is not None and run.state.rests_until <= now:
+            run.record_rest_ended()
+        _end_waits(run, now)
         if not run.state.open_steps:
+            if run.pending_events:
+                yield Append(run)
             yield from (
                 _undo(run, self._tools) if run.state.compensating else _decide(run, self._tools, self._at_once)
             )
             self._ready.extend(step for step in run.state.open_steps if step.status == "started")
             self._todo.extend(step for step in run.state.open_steps if step.status == "queued")
         else:
-            self._todo.extend(step for step in run.state.open_steps if self._is_due(step, woken_at or run.now))
+            self._todo.extend(step for step in run.state.open_steps if self._is_due(step, now))
 
     def _take_ready(self) -> list[Step]:
         """Return what may start: not what becomes ready meanwhile, whose start mark is not durable yet."""
@@ -172,16 +179,19 @@ class Turn:
         if self._run.pending_events:  # they must not go down with a transaction that is rolled back
             yield Append(self._run)
         outcome = yield Transact(self._run, step)
-        if not isinstance(outcome, Returned):
+        if not isinstance(outcome, Returned | Waits):
             self._ready.extend(self._end(step, outcome))
 
-    def _wait(self) -> None:
+    def _rest(self) -> None:
         """Record that the run sleeps until the first of its retrying steps is due."""
-        if due := [step.retry_at for step in self._run.state.open_steps if step.retry_at is not None]:
-            self._run.record_wait(min(due))
+        due = [step.retry_at for step in self._run.state.open_steps if step.retry_at is not None]
+        if due and self._run.state.rests_until is None:
+            self._run.record_rest(min(due))
 
     def _is_due(self, step: Step, now: datetime) -> bool:
         """Whether a step that was found open is to be taken up now."""
+        if step.status == "waiting":
+            return False
         if step.status == "in_doubt":
             tool = self._tools[step.tool]
             return tool.probe is not None and tool.on_doubt == "park"
@@ -203,6 +213,9 @@ class Turn:
         match outcome:
             case Returned(value):
                 run.record_result(step.idx, value)
+            case Waits(wait):
+                run.record_wait_of(step.idx, wait)
+                _end_waits(run, run.now)
             case Failed(may_retry=True) if self._has_attempts(step):
                 return self._later(step, outcome)
             case Failed():
@@ -239,11 +252,14 @@ class Turn:
             return []
         if self._run.pending_events:
             yield Append(self._run)
-        answer: Probed = yield Probe(self._run, step)
+        return self._believe(step, why, (yield Probe(self._run, step)))
+
+    def _believe(self, step: Step, why: str, answer: Probed) -> list[Step]:
+        """Record what a probe says."""
         match answer:
-            case Returned(value):
+            case Returned() | Waits():
                 self._run.record_settlement(step.idx, "happened", BY_PROBE)
-                self._run.record_result(step.idx, value)
+                return self._end(step, answer)
             case DidNotHappen():
                 self._run.record_settlement(step.idx, "did_not_happen", BY_PROBE)
                 return self._try_again(self._run.state.steps[step.idx], f"{why}; the probe says it did not happen")
@@ -316,19 +332,20 @@ def _decide(run: AgentRun, tools: Mapping[str, Tool], at_once: int) -> Requests:
             run.record_surrender(str(reason))
             yield Append(run)
             return
-        case CallTool():
+        case CallTool() | Sleep() | WaitFor() | StartChild():
             calls = [decision]
-        case [*calls] if calls and all(isinstance(call, CallTool) for call in calls):
+        case [*calls] if calls and all(isinstance(call, Call) for call in calls):
             pass
         case _:
             raise BadDecision(
-                f"run {run.state.run_id}: the decider returned {decision!r:.200}; "
-                "return CallTool(...), a list of them, Finish(answer) or Fail(reason)"
+                f"run {run.state.run_id}: the decider returned {decision!r:.200}; return CallTool(...), Sleep(...), "
+                "WaitFor(...) or StartChild(...), a list of them, Finish(answer) or Fail(reason)"
             )
     first = len(run.state.steps)
     plan = [_plan(run, tools, idx, call) for idx, call in enumerate(calls, start=first)]
     while True:
         run.record_turn(plan, at_once=at_once)
+        _end_waits(run, run.now)
         try:
             yield Append(run)
         except KeyReused as reused:  # the whole append was refused: tell the decider, and record the rest
@@ -344,8 +361,23 @@ def _decide(run: AgentRun, tools: Mapping[str, Tool], at_once: int) -> Requests:
             return
 
 
-def _plan(run: AgentRun, tools: Mapping[str, Tool], idx: int, call: CallTool) -> Planned:
+def _end_waits(run: AgentRun, now: datetime) -> None:
+    """Record which waits are over: for each step the first signal that came for it, or else the clock."""
+    for step in run.state.waits:
+        if signal := run.state.signal_for(step):
+            run.record_wait_ended(step.idx, signal.seq)
+        elif step.wake_at is not None and step.wake_at <= now:
+            run.record_wait_ended(step.idx)
+
+
+def _plan(run: AgentRun, tools: Mapping[str, Tool], idx: int, call: Call) -> Planned:
     """Check a call and key it; what is wrong with it is for the decider to see."""
+    if isinstance(call, Wait | StartChild):
+        args = _json(run, f"the arguments of {call.tool}", call.args)
+        plain = CallTool(call.tool, call.args)
+        return (
+            Planned(plain, args, is_child=True) if isinstance(call, StartChild) else Planned(plain, args, wait=call)
+        )
     if not isinstance(call.tool, str) or not isinstance(call.call_id, str | None):
         raise BadDecision(f"run {run.state.run_id}: {call!r:.200} needs the name of a tool, and a text as call_id")
     if not isinstance(call.args, Mapping):
@@ -376,7 +408,8 @@ def _undo(run: AgentRun, tools: Mapping[str, Tool]) -> Requests:
     undone = {step.undoes for step in steps if step.undoes is not None and step.status == "done"}
     for step in reversed(steps):
         tool = tools.get(step.tool)
-        if step.status == "done" and step.idx not in undone and tool and tool.compensate and step.undoes is None:
+        is_effect = step.status == "done" and step.key is not None and step.undoes is None
+        if is_effect and step.idx not in undone and tool and tool.compensate:
             planned = _plan(run, tools, len(steps), tools[tool.compensate].undoing(step))
             run.record_turn([replace(planned, undoes=step.idx)], at_once=1)
             try:
@@ -390,6 +423,8 @@ def _undo(run: AgentRun, tools: Mapping[str, Tool]) -> Requests:
 
 def _check_playable(run: AgentRun, tools: Mapping[str, Tool]) -> None:
     for step in run.state.open_steps:
+        if step.status == "waiting":
+            continue  # nothing of it is called any more
         where = f"run {run.state.run_id} step {step.idx}"
         if step.tool not in tools:
             raise StepUnplayable(f"{where}: this program has no tool {step.tool!r}; requeue it where the tool is")

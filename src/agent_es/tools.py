@@ -28,6 +28,7 @@ from agent_es.errors import (
 )
 from agent_es.keys import DEFAULT, KeyTemplate, sub_key
 from agent_es.values import BASE64, Shape, bounded, canonical, covers, decode, what_is_wrong
+from agent_es.waits import Sleep, Until, Wait, WaitFor, Woken
 
 MAX_NAME = 64
 
@@ -135,6 +136,19 @@ class ToolContext(Generic[Deps]):
             raise EffectError("ctx.session is there for a TRANSACTIONAL tool only: declare the effect")
         return self._session
 
+    @staticmethod
+    def sleep(until: Until) -> Sleep:
+        """Return what a body returns to let its step wait: for that time, or until that instant."""
+        return Sleep(until)
+
+    @staticmethod
+    def wait_for(signal: str, timeout: Until | None = None) -> WaitFor:
+        """Return what a body returns to let its step wait for a signal.
+
+        What ended the wait is the step's result: a ``Woken``.
+        """
+        return WaitFor(signal, timeout)
+
     def subkey(self, name: str) -> str:
         """Return the key of one of several provider calls of this step: the same at every attempt."""
         if self.idempotency_key is None or not name:
@@ -169,6 +183,13 @@ class Returned:
 
 
 @dataclass(frozen=True, slots=True)
+class Waits:
+    """The body did what it does, and asks to wait: the step's result is what ends the wait."""
+
+    wait: Wait
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """The decider may see this: the effect surely did not happen, or it did and its value cannot be recorded."""
 
@@ -198,8 +219,8 @@ class Unknown:
         return canonical({"applied": None, "message": self.message, "type": self.type})
 
 
-Outcome = Returned | Failed | Unknown
-Probed = Returned | DidNotHappen | Unknown
+Outcome = Returned | Waits | Failed | Unknown
+Probed = Returned | Waits | DidNotHappen | Unknown
 
 
 class Tool:
@@ -297,7 +318,7 @@ class Tool:
             self._template.check(self.name, fields)
         self._parameters = frozenset(fields)
         self._resolve_probe(frame)
-        self._result = Shape(hints.get("return", Any))
+        self._result = Shape(_as_recorded(hints.get("return", Any)))
         self._defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
         typed_dict: Any = TypedDict  # made at run time: no checker can read it
         arguments = typed_dict(f"{self.name}_arguments", fields)
@@ -421,7 +442,9 @@ class Tool:
         match answer:
             case Happened(result):
                 outcome = self.returned(result)
-                return outcome if isinstance(outcome, Returned) else Unknown("NotRecordable", outcome.message)
+                if isinstance(outcome, Failed):
+                    return Unknown("NotRecordable", outcome.message)
+                return outcome
             case DidNotHappen():
                 return answer
             case _:
@@ -429,6 +452,8 @@ class Tool:
 
     def returned(self, value: Any) -> Outcome:
         """Say what a returned value means: it is encoded before the step counts as done."""
+        if isinstance(value, Wait):
+            return Waits(value)
         try:
             text = self._result.encode(value)
         except NotRecordable as error:
@@ -547,6 +572,15 @@ def tool(  # every option of a tool
         return made.resolve(frame)
 
     return declare
+
+
+def _as_recorded(annotation: Any) -> Any:
+    """Return the type of what is recorded: a body that asks to wait gives what ended the wait."""
+    if annotation in (Sleep, WaitFor):
+        return Woken
+    if get_origin(annotation) in (Union, UnionType):
+        return Union[tuple(map(_as_recorded, get_args(annotation)))]  # noqa: UP007  # made at run time
+    return annotation
 
 
 def context_in(annotation: Any) -> Any:

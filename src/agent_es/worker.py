@@ -4,7 +4,9 @@ Rule 1: a run is claimed for one step, so that no run keeps the others waiting.
 Rule 2: a claim is counted before anything is done: a run that kills its workers is parked, and starves nobody.
 Rule 3: what this code cannot read or has no class for is left as it is, and shown; the others go on.
 Rule 4: a run that several workers had in vain is moved alone: if it kills this one too, no other is blamed for that.
-Rule 5: an orderly stop finishes what is under way within the grace, or hands it back: it uses up no claim.
+Rule 5: who has nothing to do sleeps until the next run is due that it knows of, and is woken before that by the bell;
+underneath it polls.  A run that waits costs no more than its row.
+Rule 6: an orderly stop finishes what is under way within the grace, or hands it back: it uses up no claim.
 """
 
 import queue
@@ -29,6 +31,9 @@ from agent_es.tools import Tool, describe
 
 MAX_DEFERRED = 60.0
 """Seconds for which a run that could not be moved is left alone at most."""
+
+BREATH = 0.01
+"""Seconds for which a worker waits at least between two looks for something to claim."""
 
 MAX_WAIT = 5.0
 """Seconds after which a store that failed is asked again at most."""
@@ -71,8 +76,8 @@ class Worker:
     """Moves the due runs of some agents, up to ``concurrency`` at once.
 
     ``decider`` is one, or a mapping from agents; ``deps``, ``tools`` and ``at_once`` are as for a ``Runner``.  A
-    claim holds for ``lease`` seconds and is renewed.  ``poll`` seconds is how late a due run may be noticed, where
-    the database does not tell (PostgreSQL does).  A run that ``park_after`` workers in a row got nowhere with is
+    claim holds for ``lease`` seconds and is renewed.  A due run is noticed at once; ``poll`` seconds is how late that
+    may be where a notice was lost.  A run that ``park_after`` workers in a row got nowhere with is
     parked; its last two claims are moved alone.  A stop waits for ``grace`` seconds.
     """
 
@@ -151,7 +156,7 @@ class Worker:
                     continue
                 if until_idle and not self._flying:
                     break
-                self._land(self.poll)
+                self._rest()
             self._drain()
         for _ in range(self._threads):
             self._orders.put(None)
@@ -161,6 +166,26 @@ class Worker:
         """Claim nothing more, and end when what is under way has ended; from any thread, and a signal's handler."""
         self._stops.set()
         self._ended.put(None)
+
+    def _rest(self) -> None:
+        """Wait until there may be something to claim: a step ended, a run is due, or so much time went by."""
+        until = time.monotonic() + self.poll
+        due_in = self._due_in()
+        while self._land(max(BREATH, min(due_in, until - time.monotonic()))):  # it was the bell
+            due_in = self._due_in()
+            if due_in == 0 or self._stops.is_set() or time.monotonic() > until:
+                return
+
+    def _due_in(self) -> float:
+        """Return in how many seconds something may be claimed, at most those after which that is tried anyway."""
+        if len(self._flying) >= self.concurrency:
+            return self.poll
+        try:
+            due_in = self.store.leases.due_in([*self._runners])
+        except AgentError as error:
+            self._tell("store_failed", "", str(error))
+            return self.poll
+        return self.poll if due_in is None else min(due_in, self.poll)
 
     def _claim(self) -> Lease | None:
         """Claim a run; where the store fails, again after growing waits, until it does not or this is to stop."""
@@ -209,26 +234,30 @@ class Worker:
         while self._flying and not self._stops.is_set():
             self._land(self.poll)
 
-    def _land(self, timeout: float) -> None:
-        """Wait for a step to end, or for the bell."""
-        with suppress(queue.Empty):
+    def _land(self, timeout: float) -> bool:
+        """Wait for a step to end, or for the bell; say whether it was the bell."""
+        try:
             lease = self._ended.get(timeout=max(0.0, timeout))
-            if lease is None:
-                self._is_rung = False
-            else:
-                self._flying.pop(id(lease), None)  # one that was handed back may end after all
+        except queue.Empty:
+            return False
+        if lease is None:
+            self._is_rung = False
+            return True
+        self._flying.pop(id(lease), None)  # one that was handed back may end after all
+        return False
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
-        """Be woken when a run becomes due, where the database tells."""
+        """Be woken when a run becomes due."""
         over = threading.Event()
-        if self.store.bell.is_there:
-            listen = self.store.bell.listen
-            threading.Thread(target=listen, args=[over, self._ring], name="agent_es bell", daemon=True).start()
+        listen = self.store.bell.listen
+        listener = threading.Thread(target=listen, args=[over, self._ring], name="agent_es bell", daemon=True)
+        listener.start()
         try:
             yield
         finally:
             over.set()
+            listener.join(BREATH * 2)  # it gives back its connection before the store is closed, where it can
 
     def _ring(self) -> None:
         """Wake the one who waits, once for however many notices came meanwhile."""

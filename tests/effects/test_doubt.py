@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from agent_es import AgentRun, CallTool, Finish, RunState, RunStore, Status, ToolContext, tool
-from agent_es.errors import BadSettlement, KeyMismatch, NotApplied, OutcomeUnknown, StillHeld
+from agent_es.errors import BadSettlement, KeyMismatch, LeaseLost, NotApplied, OutcomeUnknown, StillHeld
 from agent_es.owners import Owner
-from agent_es.tools import DidNotHappen, Happened, Retry
+from agent_es.tools import DidNotHappen, Happened, Retry, Returned
 
 Play = Callable[..., RunState]
 SCRIPT = [CallTool("pay"), Finish("done")]
@@ -296,8 +296,9 @@ def test_a_probe_that_cannot_tell_leaves_a_doubt_and_is_asked_again_at_the_next_
 def test_a_late_result_settles_its_own_doubt_and_only_its_own(play: Play, store: RunStore) -> None:
     play(Careful, SCRIPT, Provider("no"))
 
-    wrong, right = store.record_late("run-1", 0, 2, '"late"'), store.record_late("run-1", 0, 1, '"late"')
-    again = store.record_late("run-1", 0, 1, '"later"')
+    wrong = store.record_late("run-1", 0, 2, Returned('"late"'))
+    right = store.record_late("run-1", 0, 1, Returned('"late"'))
+    again = store.record_late("run-1", 0, 1, Returned('"later"'))
 
     assert (wrong, right, again) == (False, True, False)
     assert store.load("run-1").steps[0].result == "late"
@@ -308,11 +309,12 @@ def test_a_slow_worker_that_lost_its_run_still_delivers_its_result(play: Play, s
         @tool(effect="at_most_once")
         def pay(self, ctx: ToolContext[None]) -> str:
             taken_over = store.aggregate(Slow, "run-1")
+            taken_over.lease = store.leases.take("run-1", Owner.here("another"), 0.0, force=True)
             taken_over.record_doubt(0, "the worker was lost")
             store.save(taken_over)
             return "paid"
 
-    with pytest.raises(Exception, match="another worker appended"):
+    with pytest.raises(LeaseLost):
         play(Slow, SCRIPT)
 
     state = play(Slow, SCRIPT)

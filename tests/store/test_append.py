@@ -26,7 +26,7 @@ from agent_es.run import Planned
 from agent_es.state import fold
 from agent_es.store.projection import ALL, row_of
 from agent_es.testing import FrozenClock
-from agent_es.tools import Failed, Unknown
+from agent_es.tools import Failed, Returned, Unknown
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 ROWS = f"SELECT {', '.join(ALL)} FROM agent_es_runs"  # noqa: S608
@@ -65,8 +65,8 @@ ENDS: dict[str, list[Callable[[AgentRun], None]]] = {
     "retrying": [
         *STORY[:3],
         lambda run: run.record_retry(1, Unknown("TimeoutError", "late"), at(60)),
-        lambda run: run.record_wait(at(60)),
-        lambda run: run.record_wake("clock"),
+        lambda run: run.record_rest(at(60)),
+        lambda run: run.record_rest_ended(),
         lambda run: run.record_start(1),
         lambda run: run.record_result(1, "1"),
     ],
@@ -124,11 +124,11 @@ def test_the_row_says_until_when_a_run_waits_and_no_longer(store: RunStore) -> N
     run = begun(store)
     run.record_turn([refund("A")], at_once=1)
     run.record_retry(0, Unknown("TimeoutError", "late"), at(60))
-    run.record_wait(at(60))
+    run.record_rest(at(60))
     store.save(run)
     waiting = store.record("run-7f3a")
 
-    run.record_wake("clock")
+    run.record_rest_ended()
     store.save(run)
     goes_on = store.record("run-7f3a")
 
@@ -446,9 +446,8 @@ def test_a_run_that_is_parked_or_has_failed_is_sent_back_and_no_other(store: Run
 def test_a_result_that_comes_late_is_recorded_while_its_attempt_is_open_and_refused_after(store: RunStore) -> None:
     in_doubt(store)
 
-    told = [
-        store.record_late("run-7f3a", *late) for late in [(0, 1, "1"), (1, 2, "1"), (1, 1, '"late"'), (1, 1, "1")]
-    ]
+    lates = [(0, 1, "1"), (1, 2, "1"), (1, 1, '"late"'), (1, 1, "1")]
+    told = [store.record_late("run-7f3a", idx, attempt, Returned(value)) for idx, attempt, value in lates]
 
     assert told == [False, False, True, False]
     assert store.load("run-7f3a").steps[1].result == "late"

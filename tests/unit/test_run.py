@@ -197,9 +197,9 @@ def test_a_step_that_failed_for_now_is_tried_again_at_the_time_that_is_recorded(
     run = running()
 
     run.record_retry(0, Unknown("TimeoutError", "late"), at(60))
-    run.record_wait(at(60))
+    run.record_rest(at(60))
     waiting = run.state
-    run.record_wake("clock")
+    run.record_rest_ended()
     run.record_start(0)
 
     assert (waiting.status, waiting.waiting_for, waiting.wake_at) == (Status.WAITING, "retry", at(60))
@@ -340,7 +340,7 @@ Command = Callable[[AgentRun], None]
         (lambda run: run.record_retry(0, Failed("E", "no"), at(60)), "step 0 is queued at attempt 0"),
         (lambda run: run.record_settlement(0, "happened", "ann"), "step 0 is queued at attempt 0"),
         (lambda run: run.record_settlement(1, "happened", "ann"), "step 1 is not open"),
-        (lambda run: run.record_wake("clock"), "WaitEnded cannot happen to it"),
+        (lambda run: run.record_rest_ended(), "WaitEnded cannot happen to it"),
         (lambda run: run.record_requeued("ann"), "Requeued cannot happen to it"),
         (lambda run: run.record_result(1, "1"), "step 1 is not open"),
         (lambda run: run.record_start(1), "step 1 is not open"),
@@ -456,10 +456,10 @@ def test_a_journal_with_every_kind_of_event_is_legal() -> None:
     run.record_doubt(2, "time-out")
     run.record_start(3)
     run.record_result(3, "1")
-    run.record_wait(at(60))
+    run.record_rest(at(60))
     run.record_settlement(2, "happened", "ann")
     run.record_result(2, "1")
-    run.record_wake("clock")
+    run.record_rest_ended()
     run.record_parked("no such tool")
     run.record_requeued("ann")
     run.record_start(0)
@@ -472,8 +472,8 @@ def test_a_journal_with_every_kind_of_event_is_legal() -> None:
     run.record_compensation("ann")
     run.record_turn([planned(key="u", undoes=2)], at_once=1)
     run.record_retry(4, Unknown("TimeoutError", "late"), at(90))
-    run.record_wait(at(90))
-    run.record_wake("clock")
+    run.record_rest(at(90))
+    run.record_rest_ended()
     run.record_start(4)
     run.record_result(4, "1")
     run.record_compensated()
@@ -597,7 +597,7 @@ def test_collecting_takes_what_is_pending_once() -> None:
         lambda run: run.record_doubt(0, "why"),
         lambda run: run.record_settlement(0, "happened", "me"),
         lambda run: run.record_parked("why"),
-        lambda run: run.record_wait(at(60)),
+        lambda run: run.record_rest(at(60)),
         lambda run: run.trigger_event(Finished, answer="1"),
     ],
 )

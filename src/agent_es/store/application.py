@@ -2,6 +2,7 @@
 
 Rule 1: an append whose answer was lost is read back, and made again only where it is not there.
 Rule 2: nothing goes on from what is not in the journal: a refused append leaves its events pending.
+Rule 3: what came from outside meanwhile refuses nobody's append: it is taken in, and the append comes after it.
 """
 
 import time
@@ -9,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import eventsourcing.persistence as es
 from eventsourcing.application import AggregateNotFoundError, Application, Repository
@@ -22,6 +23,7 @@ from agent_es.errors import (
     AppendUnknown,
     BadJournal,
     BadSettlement,
+    BadSignal,
     IllegalEvent,
     KeyReused,
     NotApplied,
@@ -33,10 +35,11 @@ from agent_es.errors import (
     StoreBusy,
     StoreUnusable,
 )
-from agent_es.events import AnyEvent, stream_id
+from agent_es.events import AnyEvent, SignalReceived, stream_id
 from agent_es.journal import JournalEntry, timestamp
 from agent_es.run import AgentRun, Clock
 from agent_es.state import RunState, Status, evolve, fold
+from agent_es.store.arrivals import Arrivals, Arriving, Delivered
 from agent_es.store.backlog import Backlog
 from agent_es.store.bell import Bell
 from agent_es.store.clocks import DatabaseClock
@@ -45,16 +48,22 @@ from agent_es.store.dialects import dialect_of, parsed, shown
 from agent_es.store.feed import Feed, FeedEntry
 from agent_es.store.leases import Leases
 from agent_es.store.mapper import EventMapper, Row
-from agent_es.store.projection import Change, Claim, change_of, claims_of, row_of
-from agent_es.store.recorder import Factory, KeyHeld, RunRecorder
+from agent_es.store.projection import Change, Claim, change_of, claims_of, row_of, tag_of
+from agent_es.store.recorder import Append, Factory, KeyHeld, RunRecorder
 from agent_es.store.tables import runs
 from agent_es.store.tracking import Tracking
+from agent_es.tools import Returned, Waits
 from agent_es.values import canonical, decode
+from agent_es.waits import check_name
 
+T = TypeVar("T")
 Run = TypeVar("Run", bound=AgentRun)
 
 APPEND_TRIES = 5
 """How often an append is made again whose answer was lost and which was not there."""
+
+CATCH_UPS = 100
+"""How often an append comes too late for what comes from outside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +131,7 @@ class RunStore(Application[UUID]):
             self.recorder.datastore.patience = patience
             self.leases = Leases(self.recorder.datastore)
             self.clock = clock or DatabaseClock(self.recorder.datastore)
+            self.arrivals = Arrivals(self.recorder, self.mapper, self.clock)
             self.backlog = Backlog(self.recorder.datastore)
             self.bell = Bell(self.recorder.datastore)
             self.tracking = Tracking(self.recorder.datastore)
@@ -209,16 +219,26 @@ class RunStore(Application[UUID]):
         status: Status | str | None = None,
         waiting_for: str | None = None,
         agent: str | None = None,
+        tag: tuple[str, str] | None = None,
         limit: int | None = 100,
     ) -> list[RunRecord]:
-        """Return the runs' records, the one that changed last first; ``limit=None`` returns all."""
+        """Return the runs' records, the one that changed last first; ``limit=None`` returns all.
+
+        ``tag`` is a name and its value: ``runs(tag=("invoice", "INV-1042"))``.
+        """
         if limit is not None and limit < 0:
             raise ValueError(f"limit={limit}: write how many, or None for all")
         state = None if status is None else Status(status).value
         wanted = {"status": state, "waiting_for": waiting_for, "agent": agent}
-        given = {name: value for name, value in wanted.items() if value is not None}
-        where = "WHERE " + " AND ".join(f"{name} = ?" for name in given) if given else ""
-        return [_record(row) for row in self.recorder.select_runs(where, [*given.values()], limit)]
+        given = {f"{name} = ?": value for name, value in wanted.items() if value is not None}
+        values = [*given.values()]
+        conditions = [*given]
+        if tag is not None:
+            named = tag_of(*tag)
+            conditions.append(f"run_id IN ({self.recorder.tagged})")
+            values += [named.name, named.value]
+        where = "WHERE " + " AND ".join(conditions) if conditions else ""
+        return [_record(row) for row in self.recorder.select_runs(where, values, limit)]
 
     def count(self) -> int:
         """Return how many runs there are."""
@@ -230,6 +250,60 @@ class RunStore(Application[UUID]):
         for row in self.recorder.select_runs("WHERE run_id = ?", [run_id], 1):
             return _record(row)
         raise self._not_found(run_id)
+
+    # From outside.
+
+    def signal(
+        self,
+        run_id: str | None = None,
+        name: str = "",
+        payload: Any = None,
+        *,
+        tag: tuple[str, str] | None = None,
+        delivery_id: str | None = None,
+        session: Session | None = None,
+    ) -> list[Delivered]:
+        """Tell a run, or every run with a tag that is not over, that something came; return where that is recorded.
+
+        What came is kept until a step waits for a signal of that ``name``; ``payload`` is any JSON value.  A
+        ``delivery_id`` is recorded once for each run, however often it is brought: give the sender's own, such as the
+        id of its event.  Whoever waits goes on at once.  ``session`` is as for ``start``.
+
+        Raises ``RunNotFound``, ``IllegalEvent`` where the run is over, ``SignalConflict`` where that delivery brought
+        something else before, ``BadSignal``, ``RunUnreadable``, ``StoreBusy``, ``StoreUnusable``.
+        """
+        check_name("a signal", name)
+        if (run_id is None) == (tag is None):
+            raise BadSignal(f"signal {name!r}: say for which run: by its id, or by tag=(name, value)")
+        given = uuid4().hex if delivery_id is None else check_name("a delivery", delivery_id)
+        signal = Arriving(name, canonical(payload), given)
+
+        def deliver(connection: Any) -> list[Delivered]:
+            if tag is not None:
+                return self.arrivals.deliver_to_tagged(connection, tag, signal)
+            return [self.arrivals.deliver(connection, run_id or "", signal)]
+
+        return self._beside(deliver, session, "a signal could not be recorded")
+
+    def cancel(self, run_id: str, *, by: str, reason: str = "", session: Session | None = None) -> RunState:
+        """End a run from outside, and with it the runs that it started; return it as it is then.
+
+        Where it was over before, it stays as it is, and that is what is returned.  A call that is under way cannot be
+        taken back: what it comes to is still recorded.  Raises ``RunNotFound``, ``RunUnreadable``, ``StoreBusy``,
+        ``StoreUnusable``.
+        """
+        stream_id(run_id)  # what no run is called is asked of no database
+        return self._beside(
+            lambda connection: self.arrivals.cancel(connection, run_id, by, reason),
+            session,
+            f"run {run_id} could not be cancelled",
+        )
+
+    def _beside(self, act: Callable[[Any], T], session: Session | None, what: str) -> T:
+        """Append beside whoever moves the run, in the caller's transaction or in one of its own."""
+        if session is not None:
+            return act(self.recorder.datastore.joined(session))
+        return self.recorder.datastore.repeatable(act, what)
 
     # Appending.
 
@@ -258,14 +332,16 @@ class RunStore(Application[UUID]):
             with self.recorder.datastore.lending() as (session, connection):
                 act(session)
                 session.commit()
-                events = recorded_by(run)  # else what was written is rolled back
-                stored = [self.mapper.to_stored_event(event) for event in events]
+                stored = self._stored(recorded_by(run))  # where there are none, what was written is rolled back
+                self._catch_up_in(connection, run)
+                events = recorded_by(run)
+                stored = self._stored(events)
                 change = change_of(run.state, run.recorded, events, token_of(run))
                 self.recorder.append_in(connection, stored, change, claims_of(run.state.run_id, events))
         except (es.IntegrityError, es.InternalError) as error:
             run.discard()
             if stored and self._rows_after(stored):
-                raise self._moved(run.state.run_id, stored) from None
+                raise self._moved(run.state, stored) from None
             raise NotApplied(f"the database refused the transaction: {error}") from None
         except es.OperationalError as error:
             if not (stored and self._was_committed(run, stored)):
@@ -277,13 +353,16 @@ class RunStore(Application[UUID]):
         if change is not None:
             self._recorded(run, change)
 
+    def _stored(self, events: Sequence[AnyEvent]) -> list[StoredEvent]:
+        return [self.mapper.to_stored_event(event) for event in events]
+
     def _was_committed(self, run: AgentRun, stored: Sequence[StoredEvent]) -> bool:
         """Read back what a commit came to whose answer was lost; raise ``RunMoved``, or ``AppendUnknown``."""
         try:
             return self._is_there(stored)
         except es.IntegrityError:
             run.discard()
-            raise self._moved(run.state.run_id, stored) from None
+            raise self._moved(run.state, stored) from None
         except (StoreBusy, StoreUnusable) as error:
             run.discard()
             raise AppendUnknown(f"run {run.state.run_id}: {error}; resume it to find out") from None
@@ -329,14 +408,17 @@ class RunStore(Application[UUID]):
         self.save(run)
         return run.state
 
-    def record_late(self, run_id: str, idx: int, attempt: int, value_json: str) -> bool:
-        """Record a result that came after its worker had lost the run; say whether it was still wanted.
+    def record_late(self, run_id: str, idx: int, attempt: int, outcome: Returned | Waits) -> bool:
+        """Record what a body came to after its worker had lost the run; say whether it was still wanted.
 
         It is, while that attempt is open and nobody has settled it.
         """
         try:
             run = self.aggregate(AgentRun, run_id)
-            run.record_result(idx, value_json, attempt=attempt)
+            if isinstance(outcome, Returned):
+                run.record_result(idx, outcome.value, attempt=attempt)
+            else:
+                run.record_wait_of(idx, outcome.wait, attempt=attempt)
             self.save(run)
         except (IllegalEvent, RunMoved, RunUnreadable):
             return False
@@ -357,7 +439,7 @@ class RunStore(Application[UUID]):
         batch = [
             (
                 [self.mapper.to_stored_event(event) for event in events],
-                row_of(fold(events)),
+                row_of(fold(events), events),
                 claims_of(run_id, events),
             )
             for run_id, events in journals.items()
@@ -374,18 +456,54 @@ class RunStore(Application[UUID]):
             ) from None
 
     def _append(self, run: AgentRun) -> None:
-        events: list[AnyEvent] = list(run.pending_events)  # type: ignore[arg-type]  # triggered by AgentRun
-        stored = [self.mapper.to_stored_event(event) for event in events]
-        claims = claims_of(run.state.run_id, events)
-        is_new = stored[0].originator_version == 1
-        row = row_of(run.state) if is_new else change_of(run.state, run.recorded, events, token_of(run))
+        for _ in range(CATCH_UPS):
+            events: list[AnyEvent] = list(run.pending_events)  # type: ignore[arg-type]  # triggered by AgentRun
+            stored = self._stored(events)
+            is_new = stored[0].originator_version == 1
+            row = row_of(run.state, events) if is_new else change_of(run.state, run.recorded, events, token_of(run))
+            own = stored, row, claims_of(run.state.run_id, events)
+            try:
+                self._append_once(run, own, self.arrivals.children_of(run, events))
+            except KeyHeld as held:
+                raise self._key_reused(held) from None
+            except es.IntegrityError:
+                if is_new or not self._caught_up(run):
+                    raise self._moved(run.state, stored) from None
+            else:
+                self._recorded(run, row)
+                return
+        raise StoreBusy(
+            f"run {run.state.run_id}: {CATCH_UPS} times something came for it first; nothing was recorded"
+        )
+
+    def _caught_up(self, run: AgentRun) -> bool:
+        """Take in what came from outside since a run was read; say whether its append can be made after that."""
+        news = self.recorder.rows(stream_id(run.state.run_id), after=run.recorded.version)
+        return bool(news) and self._takes_in(run, news)
+
+    def _takes_in(self, run: AgentRun, rows: Sequence[Row]) -> bool:
+        """Take in what others appended; say whether what is pending can come after it.
+
+        Under a lease all of that came from outside: whoever appends under it is alone.
+        """
+        stream = stream_id(run.state.run_id)
+        news = [self.mapper.to_domain_event(StoredEvent(stream, *row)) for row in rows]
+        if run.lease is None and not all(isinstance(event, SignalReceived) for event in news):
+            return False
         try:
-            self._append_once(run, stored, row, claims)
-        except KeyHeld as held:
-            raise self._key_reused(held) from None
-        except es.IntegrityError:
-            raise self._moved(run.state.run_id, stored) from None
-        self._recorded(run, row)
+            run.catch_up(news)
+        except IllegalEvent:
+            return False
+        return True
+
+    def _catch_up_in(self, connection: Any, run: AgentRun) -> None:
+        """Take in what came from outside, in a transaction that goes on; raise ``IntegrityError``."""
+        cursor = self.recorder.hold(connection, run.state.run_id)
+        if cursor is None or cursor <= run.recorded.version:
+            return
+        rows = self.recorder.rows_in(connection, stream_id(run.state.run_id), after=run.recorded.version)
+        if not self._takes_in(run, rows):
+            raise es.IntegrityError(f"run {run.state.run_id} has moved on")
 
     @staticmethod
     def _recorded(run: AgentRun, row: Change) -> None:
@@ -395,16 +513,14 @@ class RunStore(Application[UUID]):
             run.lease = None
 
     @staticmethod
-    def _moved(run_id: str, stored: Sequence[StoredEvent]) -> RunMoved:
-        return RunMoved(
-            f"run {run_id}: another worker appended seq {stored[0].originator_version - 1} first; "
-            "this execution stopped and recorded nothing more"
-        )
+    def _moved(state: RunState, stored: Sequence[StoredEvent]) -> RunMoved:
+        seq = stored[0].originator_version - 1
+        first = "it was cancelled" if state.status is Status.CANCELLED else f"another worker appended seq {seq} first"
+        return RunMoved(f"run {state.run_id}: {first}; this execution stopped and recorded nothing more")
 
-    def _append_once(
-        self, run: AgentRun, stored: Sequence[StoredEvent], row: Change, claims: Sequence[Claim]
-    ) -> None:
+    def _append_once(self, run: AgentRun, own: Append, children: Sequence[Append]) -> None:
         """Append, where an error may have hidden a success: read back, and append only what is not there."""
+        stored = own[0]
         unknown: Exception | None = None
         until = 0.0
         for tries in range(APPEND_TRIES + 1):
@@ -414,7 +530,7 @@ class RunStore(Application[UUID]):
                 if unknown is not None and self._is_there(stored):
                     return
                 if tries < APPEND_TRIES:
-                    self._append_or_find(stored, row, claims, is_again=unknown is not None)
+                    self._append_or_find(run, own, children, is_again=unknown is not None)
                     return
             except es.OperationalError as error:
                 until = until or time.monotonic() + self.recorder.datastore.reconnect
@@ -429,14 +545,18 @@ class RunStore(Application[UUID]):
             f"run {run.state.run_id}: nobody could tell what its append came to: {unknown}; resume it to find out"
         ) from unknown
 
-    def _append_or_find(
-        self, stored: Sequence[StoredEvent], row: Change, claims: Sequence[Claim], *, is_again: bool
-    ) -> None:
+    def _append_or_find(self, run: AgentRun, own: Append, children: Sequence[Append], *, is_again: bool) -> None:
         """Append; where that is refused, an earlier append may have come through since it was looked for."""
+        tells = run.state.parent is not None and run.state.is_over and not run.recorded.is_over
         try:
-            self.recorder.append(stored, row, claims)
+            if tells:
+                self.recorder.append_all([own], lambda connection: self.arrivals.tell_parent(connection, run.state))
+            elif children:
+                self.recorder.append_all([own, *children])
+            else:
+                self.recorder.append(*own)
         except es.IntegrityError:
-            if not (is_again and self._is_there(stored)):
+            if not (is_again and self._is_there(own[0])):
                 raise
 
     def _is_there(self, stored: Sequence[StoredEvent]) -> bool:
@@ -492,7 +612,7 @@ class RunStore(Application[UUID]):
             except RunUnreadable:
                 return None
             on_run(state.run_id)
-            return row_of(state), claims_of(state.run_id, events)
+            return row_of(state, events), claims_of(state.run_id, events)
 
         return self.recorder.rebuild(project)
 

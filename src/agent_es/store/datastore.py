@@ -36,6 +36,9 @@ T = TypeVar("T")
 PATIENCE = 30.0
 """Seconds that a writer waits for a lock before it gives up."""
 
+TRIES = 5
+"""How often something is written whose answer was lost."""
+
 RECONNECT = 15.0
 """Seconds that a server is waited for that was there before: long enough for its restart."""
 
@@ -282,6 +285,22 @@ class Datastore(SQLAlchemyDatastore):
             crash_point(BEFORE_COMMIT, "commit")
             connection.execute("COMMIT")
             crash_point(AFTER_COMMIT, "commit")
+
+    def repeatable(self, act: Callable[[Any], T], what: str) -> T:
+        """Let ``act`` write in a transaction of its own; where its answer is lost, again: that must harm nothing.
+
+        Raises ``StoreUnusable`` where ``what`` could not be done.
+        """
+        for tries in range(TRIES):
+            try:
+                with self.translated(), self.writing() as connection:
+                    return act(connection)
+            except es.PersistenceError as error:
+                failed = error
+                if not isinstance(error, es.OperationalError):
+                    break  # it was refused, and will be
+                time.sleep(0.01 * 2**tries)
+        raise StoreUnusable(f"{what}: {failed}") from failed
 
     @contextmanager
     def usable(self, what: str) -> Iterator[None]:

@@ -6,6 +6,7 @@ Rule 3: a driver is imported where a URL asks for it, and a password is in no me
 """
 
 import re
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -44,8 +45,6 @@ class Dialect(Protocol):
 
     has_one_writer: bool
     """Whether a transaction that writes keeps out all others."""
-    can_tell: bool
-    """Whether it tells those who listen when a run becomes due."""
 
     @property
     def append(self) -> Append | None:
@@ -88,8 +87,8 @@ class Dialect(Protocol):
         """Listen on a connection from now on."""
         ...
 
-    def hear(self, connection: Any, seconds: float) -> bool:
-        """Wait for so long to be told; say whether that came."""
+    def hear(self, connection: Any, seconds: float, stop: threading.Event) -> bool:
+        """Wait for so long to be told, or until ``stop`` is set where that can be seen; say whether that came."""
         ...
 
     def is_busy(self, error: BaseException) -> bool:

@@ -7,16 +7,13 @@ Rule 3: a row that is gone is a lease that is lost.
 Rule 4: what this process wanted to give back and could not, it may take again at once.
 """
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
 from typing import Any, TypeVar
 
-import eventsourcing.persistence as es
-
-from agent_es.errors import AgentError, LeaseLost, RunHeld, RunNotFound, StoreUnusable
+from agent_es.errors import AgentError, LeaseLost, RunHeld, RunNotFound
 from agent_es.events import stream_id
 from agent_es.journal import timestamp
 from agent_es.owners import Lease, Owner, elapsed
@@ -27,8 +24,8 @@ from agent_es.values import valid_unicode
 
 T = TypeVar("T")
 
-TRIES = 5
-"""How often something is written whose answer was lost."""
+AHEAD = 32
+"""How many of the runs that wait for the clock are looked at: the first of them may be held, or left alone."""
 
 _given_up: set[tuple[str, str, int]] = set()
 """Leases that this process does not use any more, and whose rows do not say so: holder, run, token."""
@@ -144,21 +141,38 @@ class Leases:
 
         return self._written(claim)
 
-    def _written(self, act: Callable[[Any], T]) -> T:
-        """Write in a transaction of its own; where its answer is lost, again: nothing here is harmed by that.
+    def due_in(self, agents: Sequence[str]) -> float | None:
+        """Return in how many seconds a run of one of the agents may be claimed, as far as is known now: 0.0 at once.
 
-        Raises ``StoreUnusable`` where it cannot be written.
+        None where no run waits for the clock, nor for the end of a lease.  Nothing is written: on a database with one
+        writer, nobody waits for who looks.  Raises ``StoreUnusable``.
         """
-        for tries in range(TRIES):
-            try:
-                with self._datastore.translated(), self._datastore.writing() as connection:
-                    return act(connection)
-            except es.PersistenceError as error:
-                failed = error
-                if not isinstance(error, es.OperationalError):
-                    break  # it was refused, and will be
-                time.sleep(0.01 * 2**tries)
-        raise StoreUnusable(f"a lease could not be written: {failed}") from failed
+        if not agents:
+            return None
+        select = self._datastore.dialect.select
+
+        def look(connection: Any) -> float | None:
+            found = [row[0] for sql in self._looks(len(agents)) for row in select(connection, sql, agents)]
+            return min((max(0.0, seconds) for seconds in found if seconds is not None), default=None)
+
+        with self._datastore.usable("what is due cannot be looked for"):
+            return self._datastore.reading(look)
+
+    def _looks(self, agents: int) -> Iterator[str]:
+        """Yield the statements that say in how many seconds something is due: by the clock, and by leases."""
+        dialect = self._datastore.dialect
+        known = f"agent IN ({', '.join('?' * agents)})"
+        by_time = f"{IS_WAITING} AND wake_at IS NOT NULL", "wake_at", DUE_BY_TIME, AHEAD
+        for is_open, order, index, ahead in (by_time, (IS_MOVABLE, "lease_until", DUE_BY_LEASE, 1)):
+            due_at = f"CASE WHEN lease_until > {order} THEN lease_until ELSE {order} END"
+            yield dialect.sql(
+                f"SELECT min(due_at) - {dialect.now} FROM (SELECT {due_at} AS due_at "
+                f"FROM {runs.name}{dialect.using(index)} WHERE {is_open} AND {known} ORDER BY {order} LIMIT {ahead}) "
+                "AS soonest"
+            )
+
+    def _written(self, act: Callable[[Any], T]) -> T:
+        return self._datastore.repeatable(act, "a lease could not be written")
 
     def _claims(self, agents: int) -> Iterator[str]:
         """Yield the statements that claim: what was due by the clock first, then what can move."""

@@ -8,6 +8,7 @@ Rule 4: every wait has a bound, also the one of a transaction for its own worker
 Rule 5: what is not one statement's business (what refused an append, say) is left to the recorder, step by step.
 """
 
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -71,7 +72,6 @@ class Postgres:
     now = "extract(epoch FROM clock_timestamp())::double precision"
     for_update = " FOR UPDATE"
     skip_locked = " FOR UPDATE SKIP LOCKED"
-    can_tell = True
     has_one_writer = False
 
     def check(self, url: URL, *, create: bool, migrate: bool) -> None:
@@ -128,7 +128,7 @@ class Postgres:
         """Listen on a connection of its own."""
         connection.execute(f"LISTEN {CHANNEL}")
 
-    def hear(self, connection: psycopg.Connection[Any], seconds: float) -> bool:
+    def hear(self, connection: psycopg.Connection[Any], seconds: float, _: threading.Event) -> bool:
         """Wait for a notification; several that came together are one."""
         return bool([*connection.notifies(timeout=seconds, stop_after=1)])
 
@@ -229,7 +229,7 @@ class Postgres:
         claims: Sequence[Claim],
     ) -> bool:
         """Append in one statement; return False, with nothing done, where it was refused or is more than that."""
-        if len(stored) > BATCH or not _are_of_one(claims):
+        if len(stored) > BATCH or row.tags or row.deliveries or not _are_of_one(claims):
             return False
         guard = () if row.columns is ALL else (stored[0].originator_version - 1,)
         fence = () if row.token is None else (row.token,)

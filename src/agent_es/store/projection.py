@@ -1,15 +1,15 @@
-"""The run's row and the keys that it holds, as projections of its events.
+"""The run's row, its tags, what was delivered to it and the keys that it holds, as projections of its events.
 
 Rule 1: these are functions of events alone, so that ``rebuild`` makes the same rows that the appends made.
 Rule 2: a text is one that every database keeps; the events have it to the letter.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-from agent_es.events import AnyEvent, LlmDecided
+from agent_es.events import AnyEvent, LlmDecided, SignalReceived
 from agent_es.state import RunState
 from agent_es.values import canonical, digest
 
@@ -17,8 +17,25 @@ Columns = tuple[str, ...]
 Values = tuple[str | float | None, ...]
 
 
+class Tag(NamedTuple):
+    """A run has this tag."""
+
+    name: str
+    value: str
+    run_id: str
+
+
+class Delivery(NamedTuple):
+    """A signal was recorded under this id."""
+
+    run_id: str
+    delivery_id: str
+    seq: int
+    digest: str
+
+
 class Change(NamedTuple):
-    """What becomes of a run's row with an append."""
+    """What becomes of a run's row with an append, and of what stands beside it."""
 
     columns: Columns
     """The one that finds the row is the last."""
@@ -29,6 +46,8 @@ class Change(NamedTuple):
     """What the row's lease must be; None where the append is under no lease."""
     rings: bool = False
     """Whether the run is due with this, and those who wait for work are told."""
+    tags: tuple[Tag, ...] = ()
+    deliveries: tuple[Delivery, ...] = ()
 
     @property
     def lets_go(self) -> bool:
@@ -55,30 +74,69 @@ CURSOR: Columns = ALL[7:]
 """What every other event changes: nothing that has an index, which would be written too."""
 
 
+MAX_INDEXED = 200
+"""Characters of what an index of every database holds."""
+
 PROGRESS, HELD_PROGRESS = "claims = 0", "claims = 1"
 """Whoever got somewhere is the first who had the run since then, where it still has it."""
 LET_GO = ("lease_owner = NULL", "lease_until = 0")
 
 
-def row_of(state: RunState) -> Change:
-    """Return the whole row."""
+_STANDS_STILL = frozenset({LlmDecided, SignalReceived})
+"""What gets a run nowhere: a further attempt, and what comes from outside."""
+
+
+def row_of(state: RunState, events: Iterable[AnyEvent] = ()) -> Change:
+    """Return the whole row of a run with these events."""
     first = (plain(state.agent), plain(state.goal), canonical(dict(state.tags)), _seconds(state.started_at))
-    return Change(ALL, (*first, *_status_of(state), *_cursor_of(state)), rings=state.can_move)
+    return Change(
+        ALL,
+        (*first, *_status_of(state), *_cursor_of(state)),
+        rings=state.can_move,
+        tags=tuple(sorted({tag_of(name, value, state.run_id) for name, value in state.tags.items()})),
+        deliveries=_deliveries_of(state.run_id, events),
+    )
 
 
-def change_of(state: RunState, before: RunState, events: Iterable[AnyEvent], token: int | None) -> Change:
+def change_of(state: RunState, before: RunState, events: Sequence[AnyEvent], token: int | None) -> Change:
     """Return what changes in the row of a run that was started before.
 
-    Whatever is no further attempt is progress.  Who moves a run to where it cannot move lets it go.
+    Whatever is no further attempt, and comes from whoever moves the run, is progress.  Who moves a run to where it
+    cannot move lets it go.
     """
-    is_progress = state.turns > before.turns or any(type(event) is not LlmDecided for event in events)
+    is_progress = state.turns > before.turns or any(type(event) not in _STANDS_STILL for event in events)
     is_held = token is not None and state.can_move
     progress = (HELD_PROGRESS if is_held else PROGRESS,) if is_progress else ()
+    deliveries = _deliveries_of(state.run_id, events)
     if _status_of(state) == _status_of(before):
-        return Change(CURSOR, _cursor_of(state), progress, token)
+        return Change(CURSOR, _cursor_of(state), progress, token, deliveries=deliveries)
     lets_go = LET_GO if token is not None and not is_held else ()
     rings = token is None and state.can_move and not before.can_move
-    return Change(STATUS, (*_status_of(state), *_cursor_of(state)), (*progress, *lets_go), token, rings)
+    values = (*_status_of(state), *_cursor_of(state))
+    return Change(STATUS, values, (*progress, *lets_go), token, rings, deliveries=deliveries)
+
+
+def tag_of(name: str, value: str, run_id: str = "") -> Tag:
+    """Return a tag as its table has it."""
+    return Tag(_indexed(name), _indexed(value), run_id)
+
+
+def _indexed(text: str) -> str:
+    """Return what stands for a text in an index: its digest, where it is too long."""
+    return plain(text) if len(text) <= MAX_INDEXED else digest(text)
+
+
+def delivery_of(run_id: str, delivery_id: str, seq: int, name: str, payload_json: str) -> Delivery:
+    """Return the delivery of a signal."""
+    return Delivery(run_id, delivery_id, seq, digest(canonical([name, payload_json])))
+
+
+def _deliveries_of(run_id: str, events: Iterable[AnyEvent]) -> tuple[Delivery, ...]:
+    return tuple(
+        delivery_of(run_id, event.delivery_id, event.originator_version - 1, event.name, event.payload)
+        for event in events
+        if type(event) is SignalReceived
+    )
 
 
 def _status_of(state: RunState) -> Values:

@@ -6,7 +6,7 @@ Rule 3: the hot path speaks SQL on the driver's own connection; the event store 
 Rule 4: the order of locks is the same everywhere: who appends, the row, the keys by name, the events.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import astuple
 from functools import cache
 from typing import Any, TypeVar
@@ -25,8 +25,8 @@ from agent_es.events import stream_id
 from agent_es.store.datastore import Datastore
 from agent_es.store.dialects import shown
 from agent_es.store.mapper import Row
-from agent_es.store.projection import ALL, Change, Claim, Columns
-from agent_es.store.tables import SCHEMA_VERSION, is_present, keys, metadata, runs, schema
+from agent_es.store.projection import ALL, Change, Claim, Columns, Delivery, Tag
+from agent_es.store.tables import SCHEMA_VERSION, deliveries, is_present, keys, metadata, runs, schema, tags
 
 _ALL = 2**63 - 1
 """A version that no run reaches."""
@@ -72,6 +72,13 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
             f"{name} = excluded.{name}" for name in ALL[:-1]
         )
         self._insert_key = sql(f"INSERT INTO {keys.name} VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING")
+        self._insert_tag = sql(f"INSERT INTO {tags.name} VALUES (?, ?, ?) ON CONFLICT DO NOTHING")
+        self._insert_delivery = sql(f"INSERT INTO {deliveries.name} VALUES (?, ?, ?, ?)")
+        self._select_delivery = sql(f"SELECT * FROM {deliveries.name} WHERE run_id = ? AND delivery_id = ?")
+        self.tagged = f"SELECT run_id FROM {tags.name} WHERE name = ? AND value = ?"
+        """Finds the runs that have a tag."""
+        self._select_tagged = sql(f"{self.tagged} ORDER BY run_id")
+        self._hold = sql(f"UPDATE {runs.name} SET cursor = cursor WHERE run_id = ? RETURNING cursor")
         self._select_key = sql(f"SELECT * FROM {keys.name} WHERE tool = ? AND key = ?")
 
     def create_table(self) -> None:
@@ -146,10 +153,10 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
             if not self._append_at_once(stored, row, claims):
                 self._append_all([(stored, row, claims)])
 
-    def append_all(self, batch: Sequence[Append]) -> None:
-        """Append to several runs, in one transaction."""
+    def append_all(self, batch: Sequence[Append], first: Callable[[Any], object] = lambda _: None) -> None:
+        """Append to several runs, in one transaction; ``first`` does what comes before that."""
         with self.datastore.translated():
-            self._append_all([(stored, row, in_order(claims)) for stored, row, claims in batch])
+            self._append_all([(stored, row, in_order(claims)) for stored, row, claims in batch], first)
 
     def append_in(self, connection: Any, stored: Sequence[StoredEvent], row: Change, claims: Sequence[Claim]) -> None:
         """Append inside a transaction that somebody else commits."""
@@ -168,8 +175,9 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
         with self.datastore.raw() as connection:
             return self.datastore.patiently(lambda: at_once(connection, self.events_table_name, stored, row, claims))
 
-    def _append_all(self, batch: Sequence[Append]) -> None:
+    def _append_all(self, batch: Sequence[Append], first: Callable[[Any], object] = lambda _: None) -> None:
         with self.datastore.writing() as connection:
+            first(connection)
             for stored, row, claims in batch:
                 self._append(connection, stored, row, claims)
 
@@ -183,6 +191,7 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
             self._update(connection, row, before)
         for claim in claims:
             self._claim(connection, claim)
+        self._note(connection, row)
         dialect.insert(connection, self.events_table_name, stored)
         if row.rings:
             dialect.ring(connection)
@@ -196,10 +205,45 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
         dialect.lock_feed(connection)
         if connection.execute(self._insert_new_row, row.values).fetchone() is None:
             stream = dialect.stream(UUID(str(stored[0].originator_id)))
-            return [tuple(found) for found in connection.execute(self._select, (stream, 0, _ALL)).fetchall()]
+            return self._rows_in(connection, stream)
+        self._note(connection, row)
         dialect.insert(connection, self.events_table_name, stored)
         dialect.ring(connection)
         return []
+
+    def _note(self, connection: Any, row: Change) -> None:
+        """Insert what stands beside a row."""
+        for tag in row.tags:
+            connection.execute(self._insert_tag, tuple(tag))
+        for delivery in row.deliveries:
+            connection.execute(self._insert_delivery, tuple(delivery))
+
+    # Inside a transaction that somebody else commits.
+
+    def hold(self, connection: Any, run_id: str) -> int | None:
+        """Keep everybody else from a run's row until the commit; return its cursor, None where there is no such run.
+
+        It writes, so that a transaction which reads after that is in write mode on every database.
+        """
+        self.datastore.dialect.lock_feed(connection)
+        found = connection.execute(self._hold, (run_id,)).fetchone()
+        return None if found is None else int(found[0])
+
+    def rows_in(self, connection: Any, stream: UUID, *, after: int = 0) -> list[Row]:
+        """Return what ``rows`` does, as that transaction sees it."""
+        return self._rows_in(connection, self.datastore.dialect.stream(stream), after)
+
+    def _rows_in(self, connection: Any, stream: Any, after: int = 0) -> list[Row]:
+        return [tuple(found) for found in connection.execute(self._select, (stream, after, _ALL)).fetchall()]
+
+    def delivery_in(self, connection: Any, run_id: str, delivery_id: str) -> Delivery | None:
+        """Return the delivery of that id to a run, where there was one."""
+        found = connection.execute(self._select_delivery, (run_id, delivery_id)).fetchone()
+        return None if found is None else Delivery(*found)
+
+    def tagged_in(self, connection: Any, tag: Tag) -> list[str]:
+        """Return the ids of the runs that have a tag, in their order."""
+        return [run_id for (run_id,) in connection.execute(self._select_tagged, (tag.name, tag.value)).fetchall()]
 
     def _update(self, connection: Any, row: Change, before: int) -> None:
         """Update a row that is where it should be, under the lease that it should be under."""
@@ -279,7 +323,7 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
             raise StoreUnusable(f"{self._url} cannot be read: {error}; {advice}") from error
 
     def rebuild(self, project: Callable[[list[Row]], tuple[Change, Sequence[Claim]] | None]) -> int:
-        """Make rows and keys again from the events, in one transaction; return how many runs there are.
+        """Make rows, and what stands beside them, again from the events, in one transaction; return how many runs.
 
         ``project`` gives a stream's row and claims, or None where it cannot be read: then its row stays as it is.
         The lease columns are never touched; a row without events goes.
@@ -287,13 +331,13 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
         dialect = self.datastore.dialect
         with self.datastore.translated(), self.datastore.writing(alone=True) as connection:
             streams = {stream for (stream,) in connection.execute(self._select_streams)}
-            claims: list[Claim] = []
+            made: list[tuple[Change, Sequence[Claim]]] = []
             readable = set()
             for stream in streams:
                 projected = project(connection.execute(self._select, (stream, 0, _ALL)).fetchall())
                 if projected is not None:
                     connection.execute(self._upsert_row, projected[0].values)
-                    claims.extend(projected[1])
+                    made.append(projected)
                     readable.add(stream)
             kept = set()
             for (run_id,) in connection.execute(f"SELECT run_id FROM {runs.name}").fetchall():
@@ -302,11 +346,23 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
                     connection.execute(dialect.sql(f"DELETE FROM {runs.name} WHERE run_id = ?"), (run_id,))
                 elif stream not in readable:
                     kept.add(run_id)
-            for (run_id,) in connection.execute(f"SELECT DISTINCT run_id FROM {keys.name}").fetchall():
-                if run_id not in kept:
-                    connection.execute(dialect.sql(f"DELETE FROM {keys.name} WHERE run_id = ?"), (run_id,))
-            connection.cursor().executemany(self._insert_key, [astuple(claim) for claim in claims])
+            for table in (keys, tags, deliveries):
+                self._clear(connection, table, kept)
+            for row, claims in made:
+                if claims:
+                    connection.cursor().executemany(self._insert_key, [astuple(claim) for claim in claims])
+                self._note(connection, row)
         return len(streams)
+
+    def _clear(self, connection: Any, table: Table, kept: Collection[str]) -> None:
+        """Delete the rows of a table, but for those of some runs."""
+        if not kept:
+            connection.execute(f"DELETE FROM {table.name}")
+            return
+        for (run_id,) in connection.execute(f"SELECT DISTINCT run_id FROM {table.name}").fetchall():
+            if run_id not in kept:
+                sql = self.datastore.dialect.sql(f"DELETE FROM {table.name} WHERE run_id = ?")
+                connection.execute(sql, (run_id,))
 
     def _claim(self, connection: Any, claim: Claim) -> None:
         if connection.execute(self._insert_key, astuple(claim)).rowcount == 1:

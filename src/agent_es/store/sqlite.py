@@ -8,6 +8,8 @@ seconds.  It is off; a statement that finds the database busy fails at once, and
 """
 
 import sqlite3
+import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from functools import cache
@@ -23,6 +25,9 @@ from agent_es.errors import StoreUnusable
 from agent_es.store.mapper import Row
 from agent_es.store.tables import is_present, schema
 
+LOOK = 0.02
+"""Seconds between two looks at whether somebody has committed: each takes microseconds, and locks nothing."""
+
 
 class SQLite:
     """Speaks to SQLite through the standard library's driver."""
@@ -31,7 +36,6 @@ class SQLite:
     append: None = None
     now = "((julianday('now') - 2440587.5) * 86400.0)"
     for_update = skip_locked = ""
-    can_tell = False
     has_one_writer = True
 
     def check(self, url: URL, *, create: bool, migrate: bool) -> None:
@@ -66,14 +70,20 @@ class SQLite:
         return f" INDEXED BY {index}"
 
     def ring(self, _: sqlite3.Connection) -> None:
-        """Tell nobody: a file tells nothing."""
+        """Do nothing: every commit is seen by those who listen."""
 
-    def listen(self, _: sqlite3.Connection) -> None:
-        """Do nothing."""
+    def listen(self, connection: sqlite3.Connection) -> None:
+        """Remember how the file is now."""
+        self._seen = _version_of(connection)
 
-    def hear(self, _: sqlite3.Connection, _seconds: float) -> bool:
-        """Return False at once."""
-        return False
+    def hear(self, connection: sqlite3.Connection, seconds: float, stop: threading.Event) -> bool:
+        """Look at the file's version every so often: it changes with each commit of another connection."""
+        until = time.monotonic() + seconds
+        while (now := _version_of(connection)) == self._seen:
+            if time.monotonic() >= until or stop.wait(LOOK):
+                return False
+        self._seen = now
+        return True
 
     def is_busy(self, error: BaseException) -> bool:
         """Whether somebody else holds the lock."""
@@ -133,6 +143,10 @@ class SQLite:
                 sql,
                 (event.originator_id.bytes, event.originator_version, event.topic, event.state),  # type: ignore[union-attr]
             )
+
+
+def _version_of(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA data_version").fetchone()[0])
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The tables beside the events: one row per run, one per key, and the version of it all.
+"""The tables beside the events: one row per run, per key, per tag and per delivery, and the version of it all.
 
 Rule 1: what is projected here can be made again from the events; the lease columns cannot, and are left alone.
 Rule 2: a change of these tables raises ``SCHEMA_VERSION``; stored events are never rewritten.
@@ -22,7 +22,7 @@ from sqlalchemy import (
 
 from agent_es.errors import SchemaMismatch
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 metadata = MetaData()
 
@@ -75,6 +75,25 @@ keys = Table(
     Column("run_id", String(200), nullable=False),
     Column("idx", Integer, nullable=False),
     Column("digest", String(64), nullable=False, comment="of the journaled arguments"),
+    sqlite_with_rowid=False,
+)
+
+tags = Table(
+    "agent_es_tags",
+    metadata,
+    Column("name", String(200), primary_key=True),
+    Column("value", String(200), primary_key=True),
+    Column("run_id", String(200), primary_key=True),
+    sqlite_with_rowid=False,
+)
+
+deliveries = Table(
+    "agent_es_deliveries",
+    metadata,
+    Column("run_id", String(200), primary_key=True),
+    Column("delivery_id", String(200), primary_key=True),
+    Column("seq", Integer, nullable=False, comment="of the event that records it"),
+    Column("digest", String(64), nullable=False, comment="of what it brought"),
     sqlite_with_rowid=False,
 )
 

@@ -291,10 +291,28 @@ def live_through(
 
 
 def essence(state: RunState) -> RunState:
-    """Return the state without what crashes may change: how often bodies started, and when."""
+    """Return the state without what crashes may change: how often bodies started, and when anything happened.
+
+    What came for the run and was not waited for is left out too: it comes when it likes.
+    """
     steps = Steps(
-        [(*step[:5], 0, *step[6:9], None, None, 0, None, step.undoes, step.keyed_as) for step in state.steps],
+        [
+            (
+                *step[:5],
+                0,
+                *step[6:9],
+                None,
+                None,
+                0,
+                None,
+                step.undoes,
+                step.keyed_as,
+                step[15] and (None, *step[15][1:]),
+            )
+            for step in state.steps
+        ],
         len(state.steps),
         (),
     )
-    return replace(state, steps=steps, version=0, started_at=None, updated_at=None)
+    timeless = replace(state, wake_at=None, rests_until=None, started_at=None, updated_at=None)
+    return replace(timeless, steps=steps, version=0, signals=())

@@ -14,7 +14,7 @@ from typing import Any
 
 from agent_es.decider import Decision, Fail, Finish, ScriptedDecider
 from agent_es.state import RunState, Step
-from agent_es.tools import CallTool, ToolSpec
+from agent_es.tools import ToolSpec
 from agent_es.values import canonical, decode
 
 Message = dict[str, Any]
@@ -184,7 +184,7 @@ def _call_of(step: Step) -> dict[str, str]:
 def _calls_of(line: Decision) -> list[tuple[str, str]]:
     if isinstance(line, Finish | Fail):
         return []
-    calls = [line] if isinstance(line, CallTool) else line
+    calls = line if isinstance(line, Sequence) else [line]
     return [(call.tool, canonical(dict(call.args))) for call in calls]
 
 

@@ -125,7 +125,7 @@ def late(until: datetime) -> Command:
 
 def wait(until: datetime) -> Command:
     """Record that nothing is done before then."""
-    return methodcaller("record_wait", until)
+    return methodcaller("record_rest", until)
 
 
 call = calls(None)
@@ -133,7 +133,7 @@ once_more: Command = methodcaller("record_start", 0)
 result: Command = methodcaller("record_result", 0, '{"found":[1,2.5,null]}')
 doubt: Command = methodcaller("record_doubt", 0, "nobody knows")
 settled: Command = methodcaller("record_settlement", 0, "happened", "check")
-woken: Command = methodcaller("record_wake", "clock")
+woken: Command = methodcaller("record_rest_ended")
 parked: Command = methodcaller("record_parked", "nobody can move it")
 end: Command = methodcaller("record_answer", "1")
 

@@ -1,0 +1,140 @@
+"""What comes to a run from outside, beside whoever moves it: a signal, a cancellation, the end of a run it started.
+
+Rule 1: it is appended under no lease, with the run's row held in the transaction of whoever brings it: so it is never
+refused for being late, and whoever moves the run takes it in with its own next append.
+Rule 2: a delivery is recorded once, however often it is brought.
+Rule 3: rows are held from the parent to the child, so that no two wait for each other in a circle.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from agent_es.errors import IllegalEvent, RunNotFound, SignalConflict
+from agent_es.events import AnyEvent, WaitBegan, stream_id
+from agent_es.run import AgentRun, Clock
+from agent_es.state import RunState, ended
+from agent_es.store.mapper import EventMapper
+from agent_es.store.projection import change_of, delivery_of, row_of, tag_of
+from agent_es.store.recorder import Append, RunRecorder
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """A signal is in the journal of this run."""
+
+    run_id: str
+    seq: int
+    is_new: bool
+    """Whether it was recorded now: a delivery that came before is left as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arriving:
+    """A signal on its way."""
+
+    name: str
+    payload_json: str
+    delivery_id: str
+
+
+class Arrivals:
+    """Appends what comes from outside, on a connection whose transaction somebody else commits."""
+
+    def __init__(self, recorder: RunRecorder, mapper: EventMapper, clock: Clock) -> None:
+        self._recorder = recorder
+        self._mapper = mapper
+        self._clock = clock
+
+    def deliver(self, connection: Any, run_id: str, signal: Arriving) -> Delivered:
+        """Record a signal, unless that delivery is recorded already.
+
+        Raises ``RunNotFound``, ``SignalConflict`` where it brought something else then, ``IllegalEvent`` where the
+        run is over, ``RunUnreadable``.
+        """
+        if self._recorder.hold(connection, run_id) is None:
+            raise RunNotFound(f"no run {run_id!r}: nothing waits for {signal.name!r} there")
+        if (there := self._there(connection, run_id, signal)) is not None:
+            return there
+        run = self._run(connection, run_id)
+        run.record_signal(signal.name, signal.payload_json, signal.delivery_id)
+        self._append(connection, run)
+        return Delivered(run_id, run.version - 1, is_new=True)
+
+    def deliver_to_tagged(self, connection: Any, tag: tuple[str, str], signal: Arriving) -> list[Delivered]:
+        """Record a signal for every run that has a tag and is not over, and return where it is now.
+
+        Raises ``RunNotFound`` where no run has the tag, ``IllegalEvent`` where all that have are over.
+        """
+        delivered = []
+        tagged = self._recorder.tagged_in(connection, tag_of(*tag))
+        for run_id in tagged:
+            try:
+                delivered.append(self.deliver(connection, run_id, signal))
+            except IllegalEvent:
+                continue  # it is over
+        if not delivered:
+            named = f"{tag[0]}={tag[1]}"
+            if tagged:
+                raise IllegalEvent(f"{', '.join(tagged[:5])}: every run with the tag {named} is over")
+            raise RunNotFound(f"no run has the tag {named}: nothing waits for {signal.name!r}")
+        return delivered
+
+    def cancel(self, connection: Any, run_id: str, by: str, reason: str) -> RunState:
+        """End a run and the runs that it started; return it as it is then, also where it was over before."""
+        parent = self._run(connection, run_id).state.parent
+        if parent is not None:
+            self._recorder.hold(connection, parent)
+        self._recorder.hold(connection, run_id)
+        run = self._run(connection, run_id)
+        if run.state.is_over:
+            return run.state
+        run.record_cancelled(by, reason)
+        if parent is not None:
+            self.tell_parent(connection, run.state)
+        self._append(connection, run)
+        for step in run.state.waits:
+            if step.child is not None:
+                self.cancel(connection, step.child, by, f"run {run_id} was cancelled")
+        return run.state
+
+    def tell_parent(self, connection: Any, child: RunState) -> None:
+        """Tell the run that started one, and that is not over itself, of its end."""
+        signal = Arriving(ended(child.run_id), child.came_to_json, f"{child.run_id}@{child.version - 1}")
+        with suppress(IllegalEvent, RunNotFound):  # nobody waits any more
+            self.deliver(connection, child.parent or "", signal)
+
+    def children_of(self, run: AgentRun, events: Sequence[AnyEvent]) -> list[Append]:
+        """Return the appends of the runs that these events of a run start."""
+        appends: list[Append] = []
+        for event in events:
+            if isinstance(event, WaitBegan) and event.child is not None and event.idx is not None:
+                args = run.state.steps[event.idx].args_json
+                child = AgentRun.begin_child(run.state.run_id, event.child, args, self._clock)
+                stored = [self._mapper.to_stored_event(started) for started in child.pending_events]
+                appends.append((stored, row_of(child.state), ()))
+        return appends
+
+    def _there(self, connection: Any, run_id: str, signal: Arriving) -> Delivered | None:
+        known = self._recorder.delivery_in(connection, run_id, signal.delivery_id)
+        if known is None:
+            return None
+        if known != delivery_of(run_id, signal.delivery_id, known.seq, signal.name, signal.payload_json):
+            raise SignalConflict(
+                f"run {run_id}: the delivery {signal.delivery_id!r} brought something else before, at seq "
+                f"{known.seq}; nothing was recorded. If this is another signal, it needs a delivery id of its own."
+            )
+        return Delivered(run_id, known.seq, is_new=False)
+
+    def _run(self, connection: Any, run_id: str) -> AgentRun:
+        state = self._mapper.fold(self._recorder.rows_in(connection, stream_id(run_id)))
+        if not state.version:
+            raise RunNotFound(f"no run {run_id!r}")
+        return AgentRun.of(state, self._clock)
+
+    def _append(self, connection: Any, run: AgentRun) -> None:
+        events: Sequence[AnyEvent] = list(run.pending_events)  # type: ignore[arg-type]  # triggered by AgentRun
+        stored = [self._mapper.to_stored_event(event) for event in events]
+        self._recorder.append_in(connection, stored, change_of(run.state, run.recorded, events, None), ())
+        run.mark_recorded()

@@ -1,0 +1,117 @@
+"""Waits: what a decider asks for, or a tool, where something must come first.
+
+Rule 1: a time to wait for is an instant: a datetime that names none, because it has no zone, is refused.
+Rule 2: whichever comes first ends a wait, the signal or the clock, and the run learns which; a signal that is there
+when a wait ends has come first.
+Rule 3: a wait is recorded and its process may go: what waits is one row.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar, Literal
+
+from agent_es.errors import BadSignal, BadWait
+from agent_es.values import valid_unicode
+
+Until = timedelta | datetime
+
+LAST = datetime(9999, 1, 1, tzinfo=UTC)
+"""Nobody sleeps any longer; every calendar and every database knows it."""
+
+MAX_NAME = 200
+"""Characters of the name of a signal, and of a delivery's id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Go on after that time, or at that instant; one that has passed is now.  Raises ``BadWait``."""
+
+    until: Until
+
+    tool: ClassVar[str] = "sleep"
+    """What the step is called that waits."""
+
+    def __post_init__(self) -> None:
+        _check(self.until)
+
+    @property
+    def args(self) -> Mapping[str, Any]:
+        """What the step's arguments are."""
+        return _told(self.until)
+
+
+@dataclass(frozen=True, slots=True)
+class WaitFor:
+    """Go on when a signal of that name is there, or after ``timeout``, a time or an instant.
+
+    Raises ``BadSignal``, ``BadWait``.
+    """
+
+    signal: str
+    timeout: Until | None = None
+
+    tool: ClassVar[str] = "wait_for"
+    """What the step is called that waits."""
+
+    def __post_init__(self) -> None:
+        check_name("a signal", self.signal)
+        if self.timeout is not None:
+            _check(self.timeout)
+
+    @property
+    def args(self) -> Mapping[str, Any]:
+        """What the step's arguments are."""
+        return {"signal": self.signal, **({} if self.timeout is None else _told(self.timeout))}
+
+
+Wait = Sleep | WaitFor
+
+
+@dataclass(frozen=True, slots=True)
+class Woken:
+    """What ended a wait: the result of the step that waited."""
+
+    reason: Literal["clock", "signal"]
+    signal: str | None = None
+    """The name of the signal that was waited for, whether or not it came."""
+    payload: Any = None
+    """What the signal brought; it may well be something that counts as false."""
+
+
+def instant(until: Until, now: datetime) -> datetime:
+    """Return the instant that is meant, in UTC: not before now, and not after ``LAST``.
+
+    >>> instant(timedelta(days=400 * 365), datetime(2026, 7, 5, tzinfo=UTC)).year
+    2425
+    """
+    try:
+        at = now + until if isinstance(until, timedelta) else until.astimezone(UTC)
+    except OverflowError:
+        is_far = until > timedelta(0) if isinstance(until, timedelta) else until.year > now.year
+        at = LAST if is_far else now
+    return min(max(at, now), LAST)
+
+
+def check_name(what: str, name: object) -> str:
+    """Return a name that can be kept; raise ``BadSignal``."""
+    if isinstance(name, str) and 1 <= len(name) <= MAX_NAME and "\0" not in name and valid_unicode(name) == name:
+        return name
+    raise BadSignal(f"{what} cannot be called {name!r:.80}: {BadSignal.__doc__}")
+
+
+def _check(until: object) -> None:
+    if isinstance(until, datetime):
+        if until.utcoffset() is None:
+            raise BadWait(
+                f"{until.isoformat()} names no instant: it has no zone; "
+                'write datetime(..., tzinfo=UTC), or tzinfo=ZoneInfo("Europe/Berlin")'
+            )
+    elif not isinstance(until, timedelta):
+        raise BadWait(f"{until!r:.80} is no time to wait for; give a timedelta, or a datetime with a zone")
+
+
+def _told(until: Until) -> Mapping[str, Any]:
+    if isinstance(until, timedelta):
+        return {"seconds": until.total_seconds()}
+    return {"until": until.astimezone(UTC).isoformat() if until < LAST else LAST.isoformat()}
