@@ -298,7 +298,7 @@ class RunState:
 
     @property
     def came_to_json(self) -> str:
-        """What a run tells the one that started it of its end, as canonical JSON: made of text, so any answer fits."""
+        """What a run tells the one that started it of its end, as canonical JSON; made of text: any answer fits."""
         failure, run_id = canonical(self.failure), canonical(self.run_id)
         answer, status = self.answer_json or "null", self.status.value
         return f'{{"answer":{answer},"failure":{failure},"run_id":{run_id},"status":"{status}"}}'

@@ -11,6 +11,7 @@ from agent_es import events
 from agent_es.events import (
     REGISTRY,
     TOPICS,
+    Cancelled,
     CompensationBegan,
     CompensationEnded,
     DoubtSettled,
@@ -21,6 +22,7 @@ from agent_es.events import (
     Requeued,
     RunFailed,
     RunStarted,
+    SignalReceived,
     StepInDoubt,
     ToolFailed,
     ToolResult,
@@ -44,7 +46,13 @@ EVERY_EVENT: list[Event] = [
     DoubtSettled(timestamp=AT, idx=0, tool="search", attempt=5, outcome="happened", by="ann"),
     DoubtSettled(timestamp=AT, idx=0, tool="search", attempt=5, outcome="did_not_happen", by="probe", key="k#2"),
     WaitBegan(timestamp=AT, wake_at=AT),
+    WaitBegan(timestamp=AT, wake_at=AT, idx=0, attempt=1, signal="paid"),
+    WaitBegan(timestamp=AT, idx=0, child="r.0"),
     WaitEnded(timestamp=AT, reason="clock"),
+    WaitEnded(timestamp=AT, reason="signal", idx=0, received=3),
+    SignalReceived(timestamp=AT, name="paid", payload="0", delivery_id="evt-1"),
+    RunStarted(timestamp=AT, run_id="r.0", agent="A", agent_version="1", goal="g", input="null", parent="r"),
+    Cancelled(timestamp=AT, by="ann", reason="the order is gone"),
     Parked(timestamp=AT, reason="this program has no tool 'search'"),
     Requeued(timestamp=AT, by="ann"),
     LlmDecided(timestamp=AT, idx=1, turn=1, tool="undo", args="{}", attempt=1, key="k", undoes=0),
@@ -71,6 +79,8 @@ def test_the_topics_are_these_for_ever() -> None:
         "agent_es:CompensationEnded",
         "agent_es:Finished",
         "agent_es:RunFailed",
+        "agent_es:SignalReceived",
+        "agent_es:Cancelled",
     }
 
 

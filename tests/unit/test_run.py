@@ -9,6 +9,7 @@ from agent_es.errors import BadAgent, IllegalEvent
 from agent_es.events import (
     REGISTRY,
     AnyEvent,
+    Cancelled,
     CompensationBegan,
     CompensationEnded,
     DoubtSettled,
@@ -19,6 +20,7 @@ from agent_es.events import (
     Requeued,
     RunFailed,
     RunStarted,
+    SignalReceived,
     StepInDoubt,
     ToolFailed,
     ToolResult,
@@ -79,6 +81,8 @@ DETAILS: dict[type[Event], dict[str, Any]] = {
     CompensationEnded: {},
     Finished: {"answer": "1"},
     RunFailed: {"reason": "no"},
+    SignalReceived: {"name": "paid", "payload": "1", "delivery_id": "d-1"},
+    Cancelled: {"by": "ann", "reason": "no longer needed"},
 }
 OPEN_STEP = LlmDecided(timestamp=at(1), **DETAILS[LlmDecided])
 STATES = {
@@ -89,27 +93,43 @@ STATES = {
     ),
     Status.DONE: RunState(run_id="r", status=Status.DONE),
     Status.FAILED: RunState(run_id="r", status=Status.FAILED),
-    Status.CANCELLED: RunState(run_id="r", status=Status.CANCELLED),
+    Status.CANCELLED: fold(
+        [OPEN_STEP, Cancelled(timestamp=at(2), **DETAILS[Cancelled])], RunState(run_id="r", version=1)
+    ),
 }
 MAY_HAPPEN = {
-    Status.PENDING: {LlmDecided, Parked, Finished, RunFailed},
+    Status.PENDING: {LlmDecided, Parked, Finished, RunFailed, SignalReceived, Cancelled},
     Status.RUNNING: {
+        SignalReceived,
+        Cancelled,
         LlmDecided,
         ToolResult,
         ToolFailed,
         StepInDoubt,
         DoubtSettled,
         WaitBegan,
+        WaitEnded,
         Parked,
         CompensationBegan,
         CompensationEnded,
         Finished,
         RunFailed,
     },
-    Status.WAITING: {ToolResult, ToolFailed, StepInDoubt, DoubtSettled, WaitEnded, Parked, Requeued},
+    Status.WAITING: {
+        SignalReceived,
+        Cancelled,
+        ToolResult,
+        ToolFailed,
+        StepInDoubt,
+        DoubtSettled,
+        WaitBegan,
+        WaitEnded,
+        Parked,
+        Requeued,
+    },
     Status.DONE: {CompensationBegan},
     Status.FAILED: {CompensationBegan, Requeued},
-    Status.CANCELLED: set(),
+    Status.CANCELLED: {ToolResult, ToolFailed, StepInDoubt, DoubtSettled},
 }
 
 
@@ -340,7 +360,7 @@ Command = Callable[[AgentRun], None]
         (lambda run: run.record_retry(0, Failed("E", "no"), at(60)), "step 0 is queued at attempt 0"),
         (lambda run: run.record_settlement(0, "happened", "ann"), "step 0 is queued at attempt 0"),
         (lambda run: run.record_settlement(1, "happened", "ann"), "step 1 is not open"),
-        (lambda run: run.record_rest_ended(), "WaitEnded cannot happen to it"),
+        (lambda run: run.record_rest_ended(), "it does not wait for the clock"),
         (lambda run: run.record_requeued("ann"), "Requeued cannot happen to it"),
         (lambda run: run.record_result(1, "1"), "step 1 is not open"),
         (lambda run: run.record_start(1), "step 1 is not open"),
@@ -421,6 +441,19 @@ def retried() -> ToolFailed:
     return ToolFailed(timestamp=at(3), **DETAILS[ToolFailed], retry_at=at(60))
 
 
+def begins(idx: int = 0, **changes: Any) -> WaitBegan:
+    return WaitBegan(timestamp=at(3), **{"idx": idx, "wake_at": at(60), "signal": "paid", **changes})
+
+
+def ends(idx: int = 0, received: int | None = None) -> WaitEnded:
+    return WaitEnded(timestamp=at(60), reason="clock" if received is None else "signal", idx=idx, received=received)
+
+
+def came(name: str = "paid") -> SignalReceived:
+    return SignalReceived(timestamp=at(4), **{**DETAILS[SignalReceived], "name": name})
+
+
+CANCELLED = Cancelled(timestamp=at(9), by="ann", reason="")
 WAITS = WaitBegan(timestamp=at(5), wake_at=at(60))
 WOKE = WaitEnded(timestamp=at(60), reason="clock")
 PUT_ASIDE = Parked(timestamp=at(6), reason="no such tool")
@@ -475,9 +508,10 @@ def test_a_journal_with_every_kind_of_event_is_legal() -> None:
     run.record_rest(at(90))
     run.record_rest_ended()
     run.record_start(4)
+    run.record_signal("paid", "1", "d-1")
+    run.record_cancelled("ann", "")
     run.record_result(4, "1")
-    run.record_compensated()
-    assert {type(event) for event in events_of(run)} == set(DETAILS)
+    assert {type(event) for event in events_of(run)} == set(DETAILS) - {CompensationEnded}
 
     check_legal("run-7f3a", events_of(run))
 
@@ -499,6 +533,24 @@ def test_a_journal_with_every_kind_of_event_is_legal() -> None:
         [STARTED, decided(), doubted(attempt=2)],
         [STARTED, decided(), doubted(), settled(attempt=2)],
         [STARTED, decided(), gave(), settled()],
+        [STARTED, decided(attempt=0), begins(), gave()],
+        [STARTED, decided(attempt=0), begins(), begins()],
+        [STARTED, decided(attempt=0), begins(), decided()],
+        [STARTED, decided(attempt=0), begins(attempt=1)],
+        [STARTED, decided(attempt=0), begins(child="another.0")],
+        [STARTED, decided(), begins()],
+        [STARTED, decided(), begins(attempt=2)],
+        [STARTED, begins()],
+        [STARTED, decided(attempt=0), ends()],
+        [STARTED, decided(attempt=0), begins(), ends(idx=1)],
+        [STARTED, decided(attempt=0), begins(), ends(received=4)],
+        [STARTED, decided(attempt=0), begins(), came("other"), ends(received=3)],
+        [STARTED, came(), decided(attempt=0), begins(), ends(received=1), ends(received=1)],
+        [STARTED, decided(attempt=0), begins(wake_at=None), ends()],
+        [STARTED, ANSWERED, came()],
+        [STARTED, ANSWERED, CANCELLED],
+        [STARTED, decided(), CANCELLED, came()],
+        [STARTED, decided(), CANCELLED, decided(attempt=2)],
         [STARTED, decided(), doubted(), decided(1, turn=1)],
         [STARTED, WOKE],
         [STARTED, decided(), WOKE],
