@@ -11,13 +11,27 @@ from typing import Any, Literal, Union, cast, get_args, get_origin
 
 from pydantic import AwareDatetime
 
-from agent_es.events import AnyEvent, Event, LlmDecided, RunStarted
-from agent_es.run import LEGAL
+from agent_es.events import (
+    AnyEvent,
+    DoubtSettled,
+    Event,
+    LlmDecided,
+    RunStarted,
+    StepInDoubt,
+    ToolFailed,
+    ToolResult,
+    WaitBegan,
+    WaitEnded,
+)
+from agent_es.run import LEGAL, misfit
 from agent_es.state import RunState, Status, evolve, fold
 
 NOON = datetime(2026, 7, 5, 10, tzinfo=UTC)
 STEPS = 2
 """Steps of the turn that is explored: with two, each can be open, done or in doubt beside the other."""
+
+PLACED = {LlmDecided, ToolResult, ToolFailed, StepInDoubt, DoubtSettled}
+"""What happens to a step: the samples are made to fit one."""
 
 Transition = tuple[Status, str, Status]
 
@@ -54,13 +68,16 @@ def table() -> str:
 
 
 def _shape(state: RunState) -> object:
-    return state.status, state.waiting_for, tuple(step.status for step in state.steps)
+    comes = bool(state.signals), state.rests_until is not None
+    return state.status, state.waiting_for, comes, tuple(step.status for step in state.steps)
 
 
 def _legal(state: RunState) -> Iterator[AnyEvent]:
     for cls in sorted(LEGAL[state.status], key=lambda cls: cls.__name__):
         for fields in _samples(cls, state):
-            yield cast(AnyEvent, cls(**fields))
+            event = cast(AnyEvent, cls(**fields))
+            if cls in PLACED or misfit(state, event, None) is None:
+                yield event
 
 
 def _samples(cls: type[Event], state: RunState) -> Iterator[dict[str, Any]]:
@@ -70,6 +87,9 @@ def _samples(cls: type[Event], state: RunState) -> Iterator[dict[str, Any]]:
         for name, about in cls.model_fields.items()
         if about.is_required() and name not in ("idx", "turn", "attempt", "timestamp")
     }
+    if cls in (WaitBegan, WaitEnded):
+        yield from ({"timestamp": NOON, **fields} for fields in _waits(cls, state))
+        return
     for chosen in product(*choices.values()):
         values = {"timestamp": NOON, **dict(zip(choices, chosen, strict=True))}
         if "idx" not in cls.model_fields:
@@ -82,6 +102,17 @@ def _samples(cls: type[Event], state: RunState) -> Iterator[dict[str, Any]]:
         for idx, attempt in places:
             place = {"idx": idx, "turn": 0, "attempt": attempt}
             yield values | {name: value for name, value in place.items() if name in cls.model_fields}
+
+
+def _waits(cls: type[Event], state: RunState) -> Iterator[dict[str, Any]]:
+    """Yield values for a wait that begins or ends: that of each step, and that of those which are retrying."""
+    if cls is WaitEnded:
+        yield {"reason": "clock"}
+        yield from ({"reason": "clock", "idx": step.idx} for step in state.waits)
+        return
+    yield {"wake_at": NOON}
+    for step in state.open_steps:
+        yield {"wake_at": NOON, "idx": step.idx, "attempt": step.attempt or None, "signal": "null"}
 
 
 def _choices(annotation: Any) -> tuple[Any, ...]:

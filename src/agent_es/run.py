@@ -445,7 +445,7 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
         self._version = self._state.version
         before: AnyEvent | None = None
         for event in pending:
-            if why := _misfit(self._state, event, before):
+            if why := misfit(self._state, event, before):
                 raise IllegalEvent(f"run {self._state.run_id}: {type(event).__name__}: {why}")
             fields = {
                 name: getattr(event, name) for name in type(event).model_fields if name not in Event.model_fields
@@ -513,7 +513,7 @@ def check_legal(run_id: str, events: Sequence[AnyEvent]) -> None:
     before: AnyEvent | None = None
     for seq, event in enumerate(events):
         legal = frozenset({RunStarted}) if before is None else LEGAL[state.status]
-        why = "it cannot happen then" if type(event) not in legal else _misfit(state, event, before)
+        why = "it cannot happen then" if type(event) not in legal else misfit(state, event, before)
         if why:
             raise IllegalEvent(f"run {run_id} seq {seq}: {type(event).__name__}: {why}")
         state, before = evolve(state, event), event
@@ -521,7 +521,7 @@ def check_legal(run_id: str, events: Sequence[AnyEvent]) -> None:
         raise IllegalEvent(f"run {run_id} seq 0: it started as run {state.run_id!r}")
 
 
-def _misfit(state: RunState, event: AnyEvent, before: AnyEvent | None) -> str | None:
+def misfit(state: RunState, event: AnyEvent, before: AnyEvent | None) -> str | None:
     """Say what is wrong with an event that is legal by the status."""
     if isinstance(event, Finished | RunFailed | CompensationBegan | CompensationEnded):
         is_idle = isinstance(event, CompensationEnded) and not state.compensating

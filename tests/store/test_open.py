@@ -233,7 +233,7 @@ def test_a_store_of_newer_code_is_not_opened(open_store: Callable[..., RunStore]
     start(open_store())
     sql("UPDATE agent_es_schema SET version = 99")
 
-    with pytest.raises(SchemaMismatch, match="the store has schema 99 and this code knows 2; upgrade agent-es"):
+    with pytest.raises(SchemaMismatch, match="the store has schema 99 and this code knows 3; upgrade agent-es"):
         open_store()
     with pytest.raises(SchemaMismatch):
         open_store(migrate=True)
@@ -243,7 +243,7 @@ def test_a_store_of_older_code_waits_for_its_migration(open_store: Callable[...,
     start(open_store())
     sql("UPDATE agent_es_schema SET version = 0")
 
-    with pytest.raises(SchemaMismatch, match=r"the store has schema 0 and this code needs 2; .*agent-es migrate"):
+    with pytest.raises(SchemaMismatch, match=r"the store has schema 0 and this code needs 3; .*agent-es migrate"):
         open_store()
 
 
@@ -254,7 +254,8 @@ def test_a_migration_brings_the_tables_up_and_keeps_rows_and_leases(
     before = shape(), sql("SELECT * FROM agent_es_events")
     sql("UPDATE agent_es_runs SET lease_owner = 'worker-1', lease_token = 7")
     sql("ALTER TABLE agent_es_runs DROP COLUMN envelope_id")
-    sql("DROP TABLE agent_es_keys")
+    for table in ("keys", "tags", "deliveries"):
+        sql(f"DROP TABLE agent_es_{table}")
     sql("UPDATE agent_es_schema SET version = 0")
 
     store = open_store(migrate=True)
@@ -263,7 +264,7 @@ def test_a_migration_brings_the_tables_up_and_keeps_rows_and_leases(
     assert (record.run_id, record.goal, record.envelope_id) == ("run-7f3a", "Refund ORD-3300", None)
     assert (record.lease_owner, record.lease_token) == ("worker-1", 7)
     assert (shape(), sql("SELECT * FROM agent_es_events")) == before
-    assert sql("SELECT version FROM agent_es_schema") == [(2,)]
+    assert sql("SELECT version FROM agent_es_schema") == [(3,)]
 
 
 def test_a_store_that_lost_its_schema_row_says_so(open_store: Callable[..., RunStore], sql: Sql) -> None:
@@ -290,7 +291,8 @@ def test_two_kinds_of_store_share_the_tables(
 
     assert open_store(Archive).load("run-7f3a").goal == "Refund ORD-3300"
     assert open_store().load("run-7f3a").goal == "Refund ORD-3300"
-    assert tables() == ["agent_es_events", "agent_es_keys", "agent_es_runs", "agent_es_schema", "agent_es_tracking"]
+    names = ("deliveries", "events", "keys", "runs", "schema", "tags", "tracking")
+    assert tables() == [f"agent_es_{name}" for name in names]
 
 
 @on_sqlite
