@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from agent_es.decider import Call, Fail, Finish, StartChild
-from agent_es.errors import BadArguments, BadDecision, KeyReused, NotRecordable, StepUnplayable
+from agent_es.errors import BadArguments, BadDecision, KeyReused, NotRecordable, RunMoved, StepUnplayable
 from agent_es.keys import renewed
 from agent_es.run import AgentRun, Planned
 from agent_es.state import BY_PROBE, Status, Step
@@ -106,6 +106,22 @@ def advance(run: AgentRun, tools: Mapping[str, Tool], *, at_once: int, draw: Cal
         run.discard()
         run.record_parked(str(misfit))
         yield Append(run)
+    except RunMoved:
+        if not run.state.is_over:
+            raise
+    except Ended:
+        pass
+
+
+class Ended(Exception):  # never leaves this module
+    """The run is over: with what was appended, or because somebody ended it meanwhile."""
+
+
+def appended(run: AgentRun) -> Requests:
+    """Make what is pending durable; go no further where the run is over then."""
+    yield Append(run)
+    if run.state.is_over:
+        raise Ended
 
 
 class Turn:
@@ -126,16 +142,16 @@ class Turn:
         """Decide if nothing is open, then see the open steps through, or wait until they can go on."""
         run = self._run
         yield from self._begin()
-        while not run.state.is_over:  # nor was it ended from outside meanwhile
+        while True:
             if self._todo and run.pending_events:  # what came in is recorded apart from what starts next
-                yield Append(run)
+                yield from appended(run)
             while self._todo and self._flying + len(self._ready) < self._at_once:
                 self._ready.extend((yield from self._take_up(self._todo.popleft())))
             idle = not (self._flying or self._ready)
             if idle:
                 self._rest()
             if run.pending_events:
-                yield Append(run)
+                yield from appended(run)
             if idle:
                 return
             for step in self._take_ready():
@@ -156,7 +172,7 @@ class Turn:
         _end_waits(run, now)
         if not run.state.open_steps:
             if run.pending_events:
-                yield Append(run)
+                yield from appended(run)
             yield from (
                 _undo(run, self._tools) if run.state.compensating else _decide(run, self._tools, self._at_once)
             )
@@ -177,7 +193,7 @@ class Turn:
             yield Start(self._run, step)
             return
         if self._run.pending_events:  # they must not go down with a transaction that is rolled back
-            yield Append(self._run)
+            yield from appended(self._run)
         outcome = yield Transact(self._run, step)
         if not isinstance(outcome, Returned | Waits):
             self._ready.extend(self._end(step, outcome))
@@ -251,7 +267,7 @@ class Turn:
             self._run.record_retry(step.idx, Unknown("Unknown", why), settled_at)
             return []
         if self._run.pending_events:
-            yield Append(self._run)
+            yield from appended(self._run)
         return self._believe(step, why, (yield Probe(self._run, step)))
 
     def _believe(self, step: Step, why: str, answer: Probed) -> list[Step]:
@@ -326,11 +342,11 @@ def _decide(run: AgentRun, tools: Mapping[str, Tool], at_once: int) -> Requests:
     match decision:
         case Finish(answer):
             run.record_answer(_json(run, "the answer", answer))
-            yield Append(run)
+            yield from appended(run)
             return
         case Fail(reason):
             run.record_surrender(str(reason))
-            yield Append(run)
+            yield from appended(run)
             return
         case CallTool() | Sleep() | WaitFor() | StartChild():
             calls = [decision]
@@ -347,7 +363,7 @@ def _decide(run: AgentRun, tools: Mapping[str, Tool], at_once: int) -> Requests:
         run.record_turn(plan, at_once=at_once)
         _end_waits(run, run.now)
         try:
-            yield Append(run)
+            yield from appended(run)
         except KeyReused as reused:  # the whole append was refused: tell the decider, and record the rest
             run.discard()
             at = reused.idx - first
@@ -403,7 +419,7 @@ def _undo(run: AgentRun, tools: Mapping[str, Tool]) -> Requests:
     last = steps[-1] if steps else None
     if last and last.undoes is not None and last.status == "failed" and last.idx >= run.state.sent_back_at:
         run.record_parked(f"step {last.idx} could not undo step {last.undoes}: {last.value_json}")
-        yield Append(run)
+        yield from appended(run)
         return
     undone = {step.undoes for step in steps if step.undoes is not None and step.status == "done"}
     for step in reversed(steps):
@@ -413,12 +429,12 @@ def _undo(run: AgentRun, tools: Mapping[str, Tool]) -> Requests:
             planned = _plan(run, tools, len(steps), tools[tool.compensate].undoing(step))
             run.record_turn([replace(planned, undoes=step.idx)], at_once=1)
             try:
-                yield Append(run)
+                yield from appended(run)
             except KeyReused as reused:
                 raise StepUnplayable(f"step {step.idx} cannot be undone: {reused}") from None
             return
     run.record_compensated()
-    yield Append(run)
+    yield from appended(run)
 
 
 def _check_playable(run: AgentRun, tools: Mapping[str, Tool]) -> None:

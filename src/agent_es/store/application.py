@@ -7,6 +7,7 @@ Rule 3: what came from outside meanwhile refuses nobody's append: it is taken in
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar
@@ -48,7 +49,7 @@ from agent_es.store.dialects import dialect_of, parsed, shown
 from agent_es.store.feed import Feed, FeedEntry
 from agent_es.store.leases import Leases
 from agent_es.store.mapper import EventMapper, Row
-from agent_es.store.projection import Change, Claim, change_of, claims_of, row_of, tag_of
+from agent_es.store.projection import Change, Claim, change_of, claims_of, ends_lease, row_of, tag_of
 from agent_es.store.recorder import Append, Factory, KeyHeld, RunRecorder
 from agent_es.store.tables import runs
 from agent_es.store.tracking import Tracking
@@ -61,9 +62,6 @@ Run = TypeVar("Run", bound=AgentRun)
 
 APPEND_TRIES = 5
 """How often an append is made again whose answer was lost and which was not there."""
-
-CATCH_UPS = 100
-"""How often an append comes too late for what comes from outside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +325,6 @@ class RunStore(Application[UUID]):
         Raises ``NotApplied`` where the database did not commit what was written.
         """
         stored: list[StoredEvent] = []
-        change = None
         try:
             with self.recorder.datastore.lending() as (session, connection):
                 act(session)
@@ -341,7 +338,7 @@ class RunStore(Application[UUID]):
         except (es.IntegrityError, es.InternalError) as error:
             run.discard()
             if stored and self._rows_after(stored):
-                raise self._moved(run.state, stored) from None
+                raise self._moved(run) from None
             raise NotApplied(f"the database refused the transaction: {error}") from None
         except es.OperationalError as error:
             if not (stored and self._was_committed(run, stored)):
@@ -350,8 +347,7 @@ class RunStore(Application[UUID]):
         except BaseException:
             run.discard()
             raise
-        if change is not None:
-            self._recorded(run, change)
+        self._recorded(run)
 
     def _stored(self, events: Sequence[AnyEvent]) -> list[StoredEvent]:
         return [self.mapper.to_stored_event(event) for event in events]
@@ -362,7 +358,7 @@ class RunStore(Application[UUID]):
             return self._is_there(stored)
         except es.IntegrityError:
             run.discard()
-            raise self._moved(run.state, stored) from None
+            raise self._moved(run) from None
         except (StoreBusy, StoreUnusable) as error:
             run.discard()
             raise AppendUnknown(f"run {run.state.run_id}: {error}; resume it to find out") from None
@@ -456,88 +452,114 @@ class RunStore(Application[UUID]):
             ) from None
 
     def _append(self, run: AgentRun) -> None:
-        for _ in range(CATCH_UPS):
-            events: list[AnyEvent] = list(run.pending_events)  # type: ignore[arg-type]  # triggered by AgentRun
-            stored = self._stored(events)
-            is_new = stored[0].originator_version == 1
-            row = row_of(run.state, events) if is_new else change_of(run.state, run.recorded, events, token_of(run))
-            own = stored, row, claims_of(run.state.run_id, events)
-            try:
-                self._append_once(run, own, self.arrivals.children_of(run, events))
-            except KeyHeld as held:
-                raise self._key_reused(held) from None
-            except es.IntegrityError:
-                if is_new or not self._caught_up(run):
-                    raise self._moved(run.state, stored) from None
-            else:
-                self._recorded(run, row)
-                return
-        raise StoreBusy(
-            f"run {run.state.run_id}: {CATCH_UPS} times something came for it first; nothing was recorded"
-        )
-
-    def _caught_up(self, run: AgentRun) -> bool:
-        """Take in what came from outside since a run was read; say whether its append can be made after that."""
-        news = self.recorder.rows(stream_id(run.state.run_id), after=run.recorded.version)
-        return bool(news) and self._takes_in(run, news)
-
-    def _takes_in(self, run: AgentRun, rows: Sequence[Row]) -> bool:
-        """Take in what others appended; say whether what is pending can come after it.
-
-        Under a lease all of that came from outside: whoever appends under it is alone.
-        """
-        stream = stream_id(run.state.run_id)
-        news = [self.mapper.to_domain_event(StoredEvent(stream, *row)) for row in rows]
-        if run.lease is None and not all(isinstance(event, SignalReceived) for event in news):
-            return False
         try:
-            run.catch_up(news)
-        except IllegalEvent:
-            return False
-        return True
+            self._append_in_turn(run)
+        except KeyHeld as held:
+            raise self._key_reused(held) from None
+        except es.IntegrityError:
+            raise self._moved(run) from None
+
+    def _append_in_turn(self, run: AgentRun) -> None:
+        """Append at once; where others were first, after them, which may be lost to others once."""
+        *ways, last = self._append_here, self._append_after, self._append_after
+        for append in ways:
+            try:
+                return self._surely(run, append)
+            except es.IntegrityError:
+                if run.pending_events[0].originator_version == 1:
+                    raise  # the run is there already
+        return self._surely(run, last)
+
+    def _append_here(self, run: AgentRun) -> None:
+        """Append where the run is, as far as it knows."""
+        own, others = self._appends_of(run)
+        if self._ends_child(run):
+            self.recorder.append_all([own], lambda connection: self.arrivals.tell_parent(connection, run.state))
+        elif others:
+            self.recorder.append_all([own, *others])
+        else:
+            self.recorder.append(*own)
+
+    def _append_after(self, run: AgentRun) -> None:
+        """Append after what came from outside, holding the run's row, so that nothing comes first again."""
+        with self.recorder.datastore.translated(), self.recorder.datastore.writing() as connection:
+            if run.state.parent is not None:
+                self.recorder.hold(connection, run.state.parent)
+            self._catch_up_in(connection, run)
+            if self._ends_child(run):
+                self.arrivals.tell_parent(connection, run.state)
+            own, others = self._appends_of(run)
+            for append in (own, *others):
+                self.recorder.append_in(connection, *append)
+
+    def _appends_of(self, run: AgentRun) -> tuple[Append, Sequence[Append]]:
+        """Return the append of what is pending, and those of the runs that are started with it."""
+        events: list[AnyEvent] = list(run.pending_events)  # type: ignore[arg-type]  # triggered by AgentRun
+        is_new = events[0].originator_version == 1
+        row = row_of(run.state, events) if is_new else change_of(run.state, run.recorded, events, token_of(run))
+        own = self._stored(events), row, claims_of(run.state.run_id, events)
+        return own, self.arrivals.children_of(run, events)
+
+    @staticmethod
+    def _ends_child(run: AgentRun) -> bool:
+        return run.state.parent is not None and run.state.is_over and not run.recorded.is_over
 
     def _catch_up_in(self, connection: Any, run: AgentRun) -> None:
-        """Take in what came from outside, in a transaction that goes on; raise ``IntegrityError``."""
+        """Take in what others appended, holding the run's row; raise ``RunMoved`` where nothing can follow that.
+
+        Under a lease all of it came from outside: whoever appends under it is alone.
+        """
         cursor = self.recorder.hold(connection, run.state.run_id)
         if cursor is None or cursor <= run.recorded.version:
             return
-        rows = self.recorder.rows_in(connection, stream_id(run.state.run_id), after=run.recorded.version)
-        if not self._takes_in(run, rows):
-            raise es.IntegrityError(f"run {run.state.run_id} has moved on")
+        stream = stream_id(run.state.run_id)
+        rows = self.recorder.rows_in(connection, stream, after=run.recorded.version)
+        news = [self.mapper.to_domain_event(StoredEvent(stream, *row)) for row in rows]
+        if run.lease is not None or all(isinstance(event, SignalReceived) for event in news):
+            with suppress(IllegalEvent):
+                run.catch_up(news)
+                return
+        raise self._moved(run)
 
     @staticmethod
-    def _recorded(run: AgentRun, row: Change) -> None:
+    def _recorded(run: AgentRun) -> None:
+        lets_go = run.lease is not None and ends_lease(run.state, run.recorded)
         run.mark_recorded()
-        if row.lets_go and run.lease is not None:
+        if lets_go and run.lease is not None:
             run.lease.is_lost = True  # given back, with the append
             run.lease = None
 
     @staticmethod
-    def _moved(state: RunState, stored: Sequence[StoredEvent]) -> RunMoved:
-        seq = stored[0].originator_version - 1
-        first = "it was cancelled" if state.status is Status.CANCELLED else f"another worker appended seq {seq} first"
-        return RunMoved(f"run {state.run_id}: {first}; this execution stopped and recorded nothing more")
+    def _moved(run: AgentRun) -> RunMoved:
+        seq = run.recorded.version
+        who = (
+            "it was cancelled" if run.state.status is Status.CANCELLED else f"another worker appended seq {seq} first"
+        )
+        return RunMoved(f"run {run.state.run_id}: {who}; this execution stopped and recorded nothing more")
 
-    def _append_once(self, run: AgentRun, own: Append, children: Sequence[Append]) -> None:
+    def _surely(self, run: AgentRun, append: Callable[[AgentRun], object]) -> None:
         """Append, where an error may have hidden a success: read back, and append only what is not there."""
-        stored = own[0]
         unknown: Exception | None = None
         until = 0.0
         for tries in range(APPEND_TRIES + 1):
             if tries:
                 time.sleep(0.01 * 2**tries)
             try:
-                if unknown is not None and self._is_there(stored):
-                    return
+                if unknown is not None and self._is_pending_there(run):
+                    return self._recorded(run)
                 if tries < APPEND_TRIES:
-                    self._append_or_find(run, own, children, is_again=unknown is not None)
-                    return
-            except es.OperationalError as error:
-                until = until or time.monotonic() + self.recorder.datastore.reconnect
-                unknown = error
-            except (StoreBusy, StoreUnusable) as error:
-                if unknown is None:
+                    append(run)
+                    return self._recorded(run)
+            except es.IntegrityError:
+                if unknown is None or not self._is_pending_there(
+                    run
+                ):  # an earlier append may have come through since
+                    raise
+                return self._recorded(run)
+            except (es.OperationalError, StoreBusy, StoreUnusable) as error:
+                if unknown is None and not isinstance(error, es.OperationalError):
                     raise  # nothing was tried before: nothing was recorded
+                until = until or time.monotonic() + self.recorder.datastore.reconnect
                 unknown = error
                 if time.monotonic() > until:
                     break
@@ -545,19 +567,9 @@ class RunStore(Application[UUID]):
             f"run {run.state.run_id}: nobody could tell what its append came to: {unknown}; resume it to find out"
         ) from unknown
 
-    def _append_or_find(self, run: AgentRun, own: Append, children: Sequence[Append], *, is_again: bool) -> None:
-        """Append; where that is refused, an earlier append may have come through since it was looked for."""
-        tells = run.state.parent is not None and run.state.is_over and not run.recorded.is_over
-        try:
-            if tells:
-                self.recorder.append_all([own], lambda connection: self.arrivals.tell_parent(connection, run.state))
-            elif children:
-                self.recorder.append_all([own, *children])
-            else:
-                self.recorder.append(*own)
-        except es.IntegrityError:
-            if not (is_again and self._is_there(own[0])):
-                raise
+    def _is_pending_there(self, run: AgentRun) -> bool:
+        """Say whether what is pending is in the journal after all; raise where others took its place."""
+        return self._is_there(self._stored(recorded_by(run)))
 
     def _is_there(self, stored: Sequence[StoredEvent]) -> bool:
         """Say whether exactly these events are in the journal; raise where others took their place."""

@@ -49,11 +49,6 @@ class Change(NamedTuple):
     tags: tuple[Tag, ...] = ()
     deliveries: tuple[Delivery, ...] = ()
 
-    @property
-    def lets_go(self) -> bool:
-        """Whether the lease ends with the append."""
-        return LET_GO[0] in self.also
-
 
 ALL: Columns = (
     "agent",
@@ -110,10 +105,15 @@ def change_of(state: RunState, before: RunState, events: Sequence[AnyEvent], tok
     deliveries = _deliveries_of(state.run_id, events)
     if _status_of(state) == _status_of(before):
         return Change(CURSOR, _cursor_of(state), progress, token, deliveries=deliveries)
-    lets_go = LET_GO if token is not None and not is_held else ()
+    lets_go = LET_GO if token is not None and ends_lease(state, before) else ()
     rings = token is None and state.can_move and not before.can_move
     values = (*_status_of(state), *_cursor_of(state))
     return Change(STATUS, values, (*progress, *lets_go), token, rings, deliveries=deliveries)
+
+
+def ends_lease(state: RunState, before: RunState) -> bool:
+    """Say whether who moved a run from one state to another under a lease lets it go with that append."""
+    return not state.can_move and _status_of(state) != _status_of(before)
 
 
 def tag_of(name: str, value: str, run_id: str = "") -> Tag:
