@@ -48,6 +48,7 @@ class RolledBack(Exception):  # never leaves this module
 class Runner:
     """Moves runs forward in this process.
 
+    ``decider`` decides for every run, but for those which another one started and whose agent has its own.
     ``deps`` reaches tools as ``ctx.deps``; ``tools`` are functions given to every run beside its agent's own;
     ``agents`` are the classes to find a run's agent among (all that the program defines, where left out);
     ``at_once`` bounds the bodies that run beside each other, for every agent; ``on_event`` is told each notice.
@@ -166,9 +167,13 @@ class Runner:
     # What the performers call.
 
     def ask(self, run: AgentRun) -> Decision | Awaitable[Decision]:
-        """Ask the run's decider, which sees the tools of its agent."""
+        """Ask the run's decider, which sees the tools of its agent.
+
+        A run that another one started is of another agent as a rule, and has its own.
+        """
         agent, state = type(run), run.state
-        decider = self.decider or agent.decider
+        own, given = agent.decider, self.decider
+        decider = (given or own) if state.parent is None else (own or given)
         if decider is None:
             raise BadDecision(
                 f"run {state.run_id}: nothing decides; pass Runner(store, decider), or set {agent.__name__}.decider"

@@ -36,7 +36,7 @@ from agent_es.errors import (
     StoreBusy,
     StoreUnusable,
 )
-from agent_es.events import AnyEvent, SignalReceived, stream_id
+from agent_es.events import AnyEvent, SignalReceived, WaitBegan, stream_id
 from agent_es.journal import JournalEntry, timestamp
 from agent_es.run import AgentRun, Clock
 from agent_es.state import RunState, Status, evolve, fold
@@ -457,7 +457,17 @@ class RunStore(Application[UUID]):
         except KeyHeld as held:
             raise self._key_reused(held) from None
         except es.IntegrityError:
+            self._check_children(run)
             raise self._moved(run) from None
+
+    def _check_children(self, run: AgentRun) -> None:
+        """Raise ``RunConflict`` where the id of a run that is to be started is somebody else's."""
+        for event in run.pending_events:
+            child = event.child if isinstance(event, WaitBegan) else None
+            if child and (rows := self.recorder.rows(stream_id(child), upto=1)):
+                if self.mapper.fold(rows).parent == run.state.run_id:
+                    continue
+                raise RunConflict(f"run {child} is there already, and is no child of run {run.state.run_id}")
 
     def _append_in_turn(self, run: AgentRun) -> None:
         """Append at once; where others were first, after them, which may be lost to others once."""
