@@ -90,6 +90,8 @@ class WorkerMetrics:
         found = self._figures()
         gauge = self._kinds.GaugeMetricFamily
         yield gauge("agent_es_store_up", "Whether the store answered", value=float(found is not None))
+        told = "Whether the store tells this worker of due runs: else it finds them by polling"
+        yield gauge("agent_es_worker_is_told", told, value=float(self._worker.store.bell.is_heard))
         if found is None:
             return
         yield gauge("agent_es_oldest_due_seconds", "For how long the oldest due run is due", value=found.oldest_due)

@@ -82,6 +82,14 @@ class Job(AgentRun):
         ctx.deps.note("ends")
 
     @tool(effect=Effect.READ)
+    def crunch_on(self, ctx: ToolContext[World]) -> None:
+        """Take three leases at least, and until somebody has looked."""
+        ctx.deps.note("begins", ctx.attempt)
+        time.sleep(3 * LEASE)
+        wait_for(lambda: bool(ctx.deps.noted("looks")))
+        ctx.deps.note("ends")
+
+    @tool(effect=Effect.READ)
     def look(self, ctx: ToolContext[World]) -> None:
         ctx.deps.note("looks", ctx.run_id)
 
@@ -163,7 +171,7 @@ def wait_for(happened: Callable[[], bool], seconds: float = 30.0) -> None:
 def test_a_worker_whose_clock_is_ahead_takes_no_run_from_one_that_holds_it(
     spawn: Spawn, store: RunStore, world: World
 ) -> None:
-    store.start(Job, run_id="r", goal="work", input="crunch")
+    store.start(Job, run_id="r", goal="work", input="crunch_on")
     holder, other = spawn(RIGHT), spawn(AHEAD)
     let_loose(holder)
     wait_for(lambda: bool(world.noted("begins")))

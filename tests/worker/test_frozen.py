@@ -8,6 +8,7 @@ over.
 """
 
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -247,7 +248,8 @@ def thaw(frozen: Process, who: str) -> None:
         wait_for(lambda: "lease lost" in frozen.told)
         frozen.terminate()
     said = frozen.end()
-    assert ("lost=1" in said) if who == "worker" else (said in {"LeaseLost", "RunMoved"})
+    lost = re.search(r"lost=[1-9]", said) if who == "worker" else said in {"LeaseLost", "RunMoved"}
+    assert lost, said
 
 
 def check_journal(store: RunStore) -> None:
