@@ -115,6 +115,7 @@ class Worker:
         self._ended: queue.SimpleQueue[Lease | None] = queue.SimpleQueue()
         """What came to the end of its step, so that its slot is free; None wakes who waits."""
         self._is_rung = self._hurries = False
+        self._agents, self._fires_at = known, 0.0
         self._orders: queue.SimpleQueue[Lease | None] = queue.SimpleQueue()
         """What is to be moved next; None ends a thread, and one that hangs in a body gets its own too late."""
         self._threads = 0
@@ -141,9 +142,10 @@ class Worker:
 
         ``until_idle`` ends when nothing is due; ``once`` after one step.
         """
-        self._orders, self._threads = queue.SimpleQueue(), 0
+        self._orders, self._threads, self._fires_at = queue.SimpleQueue(), 0, 0.0
         with self._stopped_by_signals(), self._listening():
             while not self._stops.is_set():
+                self._fire()
                 if len(self._flying) < self.concurrency and (lease := self._claim()):
                     (self._fly if lease.claims < self._alone_from else self._fly_alone)(lease)
                     if once:
@@ -161,6 +163,19 @@ class Worker:
         """Claim nothing more, and end when what is under way has ended; from any thread, and a signal's handler."""
         self._stops.set()
         self._ended.put(None)
+
+    def _fire(self) -> None:
+        """Start what is scheduled and due; look again after the poll, at once where something was."""
+        if time.monotonic() < self._fires_at:
+            return
+        try:
+            started = self.store.timetable.fire(self._agents)
+            self._fires_at = time.monotonic() + (0.0 if started else self.poll)
+        except AgentError as error:
+            self._tell("store_failed", "", str(error))
+            self._fires_at, started = time.monotonic() + MAX_WAIT, []
+        for run in started:
+            self._hear(Notice("started", run.run_id, 0, text=run.goal))
 
     def _claim(self) -> Lease | None:
         """Claim a run; where the store fails, again after growing waits, until it does not or this is to stop."""
