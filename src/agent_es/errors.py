@@ -17,6 +17,7 @@ Rule 2: errors are raised where something is refused, before anything is lost.
     │   ├── BadRunId
     │   ├── BadName
     │   ├── BadScenario
+    │   ├── BadSchedule
     │   └── AgentUnknown
     ├── RunError              this run cannot do that now
     │   ├── RunNotFound
@@ -97,6 +98,10 @@ class BadName(DefinitionError):
 
 class BadScenario(DefinitionError):
     """A scenario for the crash kit cannot be lived through."""
+
+
+class BadSchedule(DefinitionError):
+    """A schedule is written in a way that starts nothing; nothing was stored."""
 
 
 class AgentUnknown(DefinitionError):

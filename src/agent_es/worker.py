@@ -120,6 +120,7 @@ class Worker:
         self._ended: queue.SimpleQueue[Lease | None] = queue.SimpleQueue()
         """What came to the end of its step, so that its slot is free; None wakes who waits."""
         self._is_rung = self._hurries = False
+        self._agents, self._fires_at = known, 0.0
         self._orders: queue.SimpleQueue[Lease | None] = queue.SimpleQueue()
         """What is to be moved next; None ends a thread, and one that hangs in a body gets its own too late."""
         self._threads = 0
@@ -146,9 +147,10 @@ class Worker:
 
         ``until_idle`` ends when nothing is due; ``once`` after one step.
         """
-        self._orders, self._threads = queue.SimpleQueue(), 0
+        self._orders, self._threads, self._fires_at = queue.SimpleQueue(), 0, 0.0
         with self._stopped_by_signals(), self._listening():
             while not self._stops.is_set():
+                self._fire()
                 if len(self._flying) < self.concurrency and (lease := self._claim()):
                     (self._fly if lease.claims < self._alone_from else self._fly_alone)(lease)
                     if once:
@@ -177,15 +179,33 @@ class Worker:
                 return
 
     def _due_in(self) -> float:
-        """Return in how many seconds something may be claimed, at most those after which that is tried anyway."""
+        """Return in how many seconds there may be something to do, at most those after which that is tried anyway."""
+        scheduled_in = max(0.0, self._fires_at - time.monotonic())
         if len(self._flying) >= self.concurrency:
-            return self.poll
+            return min(self.poll, scheduled_in)
         try:
             due_in = self.store.leases.due_in([*self._runners])
         except AgentError as error:
             self._tell("store_failed", "", str(error))
             return self.poll
-        return self.poll if due_in is None else min(due_in, self.poll)
+        return min(self.poll, scheduled_in, self.poll if due_in is None else due_in)
+
+    def _fire(self) -> None:
+        """Start what is scheduled and due, unless it is too early to look again."""
+        if time.monotonic() < self._fires_at:
+            return
+        wait, timetable = self.poll, self.store.timetable
+        try:
+            started = timetable.fire(self._agents)
+            for run in started:
+                self._hear(Notice("started", run.run_id, 0, text=run.goal))
+            due_in = timetable.due_in(self._agents)
+            if due_in is not None and (started or due_in > 0):  # else it is due, and not for this worker to start
+                wait = min(wait, max(0.0, due_in))
+        except AgentError as error:
+            self._tell("store_failed", "", str(error))
+            wait = MAX_WAIT
+        self._fires_at = time.monotonic() + wait
 
     def _claim(self) -> Lease | None:
         """Claim a run; where the store fails, again after growing waits, until it does not or this is to stop."""

@@ -144,6 +144,53 @@ def test_a_run_is_shown_as_it_was(greeted: Shell) -> None:
     assert (then["status"], then["version"], then["steps"][0]["status"]) == ("running", 2, "started")
 
 
+def test_a_schedule_is_put_in_listed_replaced_and_taken_out(shell: Shell) -> None:
+    command = ["schedule", "greeting", "0 9 * * MON-FRI", "shop:Greeter", "--goal", "greet"]
+    options = ["--zone", "Europe/Berlin", "--catch-up", "all", "--input", '{"n":1}', "--tag", "a=b=c", "--tag", "d="]
+
+    status, out, _ = shell(*command, *options)
+    listed = shell("schedules")[1].splitlines()
+    (one,) = json.loads(shell("schedules", "--json")[1])
+    again = json.loads(shell(*command, *options, "--json")[1])
+    other = json.loads(shell(*command, "--json")[1])
+
+    told = r"schedule greeting starts Greeter next at \d{4}-\d\d-\d\dT0[78]:00:00Z, in \d+[dhms]\n"
+    assert (status, bool(re.fullmatch(told, out))) == (0, True), out
+    assert listed[0].split() == ["schedule", "cron", "zone", "agent", "next", "start", "when"]
+    assert re.split(r"  +", listed[1])[:4] == ["greeting", "0 9 * * MON-FRI", "Europe/Berlin", "Greeter"]
+    said = {"agent": "Greeter", "cron": "0 9 * * MON-FRI", "goal": "greet", "name": "greeting"}
+    said |= {"catch_up": "all", "input": {"n": 1}, "tags": {"a": "b=c", "d": ""}, "zone": "Europe/Berlin"}
+    assert {name: one[name] for name in said} == said
+    assert again == one
+    assert (other["zone"], other["tags"], other["catch_up"]) == ("UTC", {}, "latest")
+    assert shell("unschedule", "greeting", "--json")[1] == '{"unscheduled": "greeting"}\n'
+    assert json.loads(shell("schedules", "--json")[1]) == []
+
+
+def test_a_schedule_that_no_worker_was_there_for_is_listed_as_due_and_a_worker_starts_it(greeted: Shell) -> None:
+    greeted("schedule", "greeting", "0 9 * * *", "shop:Greeter", "--goal", "greet")
+    with sqlite3.connect("agent_es.db") as database:
+        database.execute("UPDATE agent_es_schedules SET next_at = next_at - 9 * 86400")
+
+    listed = greeted("schedules")[1].splitlines()
+    worked = greeted("worker", "shop:Greeter", "--until-idle")
+
+    assert re.search(r"due for 8d|due for 9d", listed[1])
+    assert worked[0] == 0
+    assert "greeting@" in worked[2]
+    assert json.loads(greeted("runs", "--json")[1])[0]["run_id"].startswith("greeting@")
+    assert "in " in greeted("schedules")[1].splitlines()[1]
+
+
+def test_a_schedule_that_comes_never_again_is_listed_as_such(greeted: Shell) -> None:
+    greeted("schedule", "greeting", "0 9 * * *", "shop:Greeter", "--goal", "greet")
+    with sqlite3.connect("agent_es.db") as database:
+        database.execute("UPDATE agent_es_schedules SET next_at = NULL")
+
+    assert greeted("schedules")[1].splitlines()[1].split()[-2:] == ["Greeter", "never"]
+    assert greeted("unschedule", "greeting")[1].startswith("schedule greeting starts nothing any more")
+
+
 def test_what_goes_out_comes_in_again_with_the_same_digest(greeted: Shell, tmp_path: Path) -> None:
     out = json.loads(greeted("export", "-o", "out.jsonl", "--json")[1])
     back = json.loads(greeted("import", "out.jsonl", "--store", "copy.db", "--json")[1])
@@ -255,6 +302,26 @@ ERRORS = {
     "an unknown class": (["resume", "run-9"], "no run 'run-9'"),
     "a run that is there": (["import", "out.jsonl"], "already in"),
     "a run id without end": (["show", "x" * 201], "1 to 200 characters"),
+    "no cron expression": (["schedule", "s", "9 * *", "shop:Greeter", "--goal", "g"], "write five fields"),
+    "an hour that no day has": (["schedule", "s", "0 25 * * *", "shop:Greeter", "--goal", "g"], "bad hour"),
+    "a day that no year has": (["schedule", "s", "0 9 30 2 *", "shop:Greeter", "--goal", "g"], "never comes"),
+    "a zone that is none": (
+        ["schedule", "s", "0 9 * * *", "shop:Greeter", "--goal", "g", "--zone", "Mars"],
+        "'Mars' is no zone that is known here",
+    ),
+    "a tag without a value": (
+        ["schedule", "s", "0 9 * * *", "shop:Greeter", "--goal", "g", "--tag", "team"],
+        "write NAME=VALUE, as in --tag team=billing",
+    ),
+    "no input of a schedule": (
+        ["schedule", "s", "0 9 * * *", "shop:Greeter", "--goal", "g", "--input", "{"],
+        "--input is no JSON",
+    ),
+    "no way to catch up": (
+        ["schedule", "s", "0 9 * * *", "shop:Greeter", "--goal", "g", "--catch-up", "some"],
+        "none of latest, all, none",
+    ),
+    "an unknown schedule": (["unschedule", "s"], "there is no schedule 's'; see: agent-es schedules"),
 }
 
 
@@ -299,7 +366,9 @@ odd = words | st.sampled_from(
 @given(command=st.sampled_from([
     ["show", "?"], ["journal", "?"], ["resume", "?"], ["resume", "?", "--agent", "?"], ["runs", "--status", "?"],
     ["runs", "--agent", "?"], ["runs", "--store", "?"], ["settle", "?", "0", "--happened", "--result", "?"],
-    ["requeue", "?"], ["export", "?"],
+    ["requeue", "?"], ["export", "?"], ["unschedule", "?"],
+    ["schedule", "?", "?", "shop:Greeter", "--goal", "g", "--zone", "Mars"],
+    ["schedule", "s", "0 9 * * *", "?", "--goal", "?", "--catch-up", "?"],
     ["import", "?"], ["run", "?", "--goal", "?"], ["show", "run-1", "--store", "?"],
     ["run", "shop:Greeter", "--goal", "greet", "--run-id", "run-1", "--input", "?"],
 ]), given_words=st.lists(odd, min_size=3, max_size=3))  # fmt: skip

@@ -267,6 +267,27 @@ def test_a_migration_brings_the_tables_up_and_keeps_rows_and_leases(
     assert sql("SELECT version FROM agent_es_schema") == [(3,)]
 
 
+def test_a_store_without_schedules_is_given_a_place_for_them(
+    open_store: Callable[..., RunStore], sql: Sql, shape: Callable[[], object]
+) -> None:
+    start(open_store())
+    before = shape(), sql("SELECT * FROM agent_es_events"), sql("SELECT * FROM agent_es_runs")
+    sql("DROP TABLE agent_es_schedules")  # as schema 2 had it
+    sql("UPDATE agent_es_schema SET version = 2")
+    with pytest.raises(SchemaMismatch, match=r"the store has schema 2 and this code needs 3; .*agent-es migrate"):
+        open_store()
+
+    store = open_store(migrate=True)
+
+    assert (shape(), sql("SELECT * FROM agent_es_events"), sql("SELECT * FROM agent_es_runs")) == before
+    assert store.schedules() == []
+    made = store.schedule("dunning", "0 9 * * *", Refund, goal="Remind who is overdue")
+    assert open_store().schedules() == [made]
+
+    sql("UPDATE agent_es_schema SET version = 2")  # what is there is kept by a migration that comes again
+    assert open_store(migrate=True).schedules() == [made]
+
+
 def test_a_store_that_lost_its_schema_row_says_so(open_store: Callable[..., RunStore], sql: Sql) -> None:
     start(open_store())
     sql("DELETE FROM agent_es_schema")
@@ -291,7 +312,7 @@ def test_two_kinds_of_store_share_the_tables(
 
     assert open_store(Archive).load("run-7f3a").goal == "Refund ORD-3300"
     assert open_store().load("run-7f3a").goal == "Refund ORD-3300"
-    names = ("deliveries", "events", "keys", "runs", "schema", "tags", "tracking")
+    names = ("deliveries", "events", "keys", "runs", "schedules", "schema", "tags", "tracking")
     assert tables() == [f"agent_es_{name}" for name in names]
 
 

@@ -50,7 +50,7 @@ def options(
 _OPTIONS = {"debug": False}
 
 
-def _work(module: str, name: str, **arguments: Any) -> None:
+def _work(module: str, name: str, /, **arguments: Any) -> None:
     """Do what the command of that name does, and end with its status."""
     raise typer.Exit(getattr(import_module(f"agent_es.cli.{module}"), name)(**arguments))
 
@@ -162,6 +162,68 @@ def worker(
         store=store,
         as_json=as_json,
     )
+
+
+@app.command()
+def schedule(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")],
+    cron: Annotated[
+        str, typer.Argument(metavar="CRON", help="Five fields: minute, hour, day of month, month, day of week.")
+    ],
+    agent: Annotated[str, typer.Argument(metavar="MODULE:CLASS", help="The class of the agent.")],
+    goal: Annotated[str, typer.Option(help="What each run is to reach.")],
+    input_json: Annotated[str, typer.Option("--input", metavar="JSON", help="The input of each run.")] = "null",
+    tag: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A tag of each run; may be given several times.")
+    ] = None,
+    zone: Annotated[str, typer.Option(metavar="ZONE", help="Whose clocks are meant, as in Europe/Berlin.")] = "UTC",
+    catch_up: Annotated[
+        str, typer.Option(metavar="latest|all|none", help="What is started of what no worker was there for.")
+    ] = "latest",
+    store: Store = DEFAULT_STORE,
+    as_json: Json = False,
+) -> None:
+    """Let workers start a run at each time that a cron expression names; the same name again replaces it.
+
+    Example: agent-es schedule dunning "0 9 * * MON-FRI" shop.agents:CollectionsRun --goal "Remind who is overdue"
+    --zone Europe/Berlin
+    """
+    _work(
+        "scheduling",
+        "schedule",
+        name=name,
+        cron=cron,
+        agent=agent,
+        goal=goal,
+        input_json=input_json,
+        tags=tag or [],
+        zone=zone,
+        catch_up=catch_up,
+        store=store,
+        as_json=as_json,
+    )
+
+
+@app.command()
+def schedules(store: Store = DEFAULT_STORE, as_json: Json = False) -> None:
+    """List schedules, the one that starts a run next first.
+
+    Example: agent-es schedules
+    """
+    _work("scheduling", "schedules", store=store, as_json=as_json)
+
+
+@app.command()
+def unschedule(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")],
+    store: Store = DEFAULT_STORE,
+    as_json: Json = False,
+) -> None:
+    """Start no further runs by a schedule; those that it started stay.
+
+    Example: agent-es unschedule dunning
+    """
+    _work("scheduling", "unschedule", name=name, store=store, as_json=as_json)
 
 
 @app.command()

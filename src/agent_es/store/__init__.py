@@ -3,6 +3,7 @@
 from agent_es.store.application import RunRecord, RunStore, check_same
 from agent_es.store.clocks import system_clock
 from agent_es.store.datastore import PATIENCE
+from agent_es.store.schedules import Schedule, Started
 from agent_es.store.tables import SCHEMA_VERSION
 
-__all__ = ["PATIENCE", "SCHEMA_VERSION", "RunRecord", "RunStore", "check_same", "system_clock"]
+__all__ = ["PATIENCE", "SCHEMA_VERSION", "RunRecord", "RunStore", "Schedule", "Started", "check_same", "system_clock"]

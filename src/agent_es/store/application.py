@@ -51,6 +51,7 @@ from agent_es.store.leases import Leases
 from agent_es.store.mapper import EventMapper, Row
 from agent_es.store.projection import Change, Claim, change_of, claims_of, ends_lease, row_of, tag_of
 from agent_es.store.recorder import Append, Factory, KeyHeld, RunRecorder
+from agent_es.store.schedules import CatchUp, Schedule, Timetable
 from agent_es.store.tables import runs
 from agent_es.store.tracking import Tracking
 from agent_es.tools import Returned, Waits
@@ -133,6 +134,7 @@ class RunStore(Application[UUID]):
             self.backlog = Backlog(self.recorder.datastore)
             self.bell = Bell(self.recorder.datastore)
             self.tracking = Tracking(self.recorder.datastore)
+            self.timetable = Timetable(self.recorder, self.mapper, self.clock)
             self._feed = Feed(self.recorder, self.mapper)
             self.recorder.open(create=create, migrate=migrate)
         except AgentError:
@@ -180,6 +182,40 @@ class RunStore(Application[UUID]):
         there = self.recorder.begin_in(self.recorder.datastore.joined(session), stored, row_of(run.state))
         run.mark_recorded()
         return self.mapper.fold(there) if there else None
+
+    def schedule(
+        self,
+        name: str,
+        cron: str,
+        agent: type[AgentRun],
+        *,
+        goal: str,
+        input: Any = None,  # noqa: A002  # the word of the design
+        tags: Mapping[str, str] | None = None,
+        zone: str = "UTC",
+        catch_up: CatchUp = "latest",
+        session: Session | None = None,
+    ) -> Schedule:
+        """Start a run at each instant that ``cron`` names by the clocks of ``zone``; return the schedule.
+
+        Workers that know the agent start them, each instant once; its run is called ``name@2026-03-29T07:00:00Z``,
+        and has the tags ``schedule`` and ``scheduled_at`` beside these.  Of the instants that were missed because no
+        worker was there, ``catch_up`` starts the ``latest``, ``all`` of them in order, or ``none``: those that are
+        more than 60 seconds past.  What was before the schedule never counts.  The same name with the same content
+        changes nothing; with other content it is replaced, and counts from now.  A ``session`` is as for ``start``.
+        Raises ``BadSchedule``, with nothing stored.
+        """
+        return self.timetable.add(
+            name, cron, agent, goal=goal, input=input, tags=tags, zone=zone, catch_up=catch_up, session=session
+        )
+
+    def unschedule(self, name: str) -> bool:
+        """Start no further runs by a schedule; say whether there was one.  The runs that it started stay."""
+        return self.timetable.remove(name)
+
+    def schedules(self) -> list[Schedule]:
+        """Return all schedules, the one that starts a run next first."""
+        return self.timetable.listed()
 
     def load(self, run_id: str, version: int | None = None) -> RunState:
         """Return the run's state, or the one it had after ``version`` events; raise ``RunNotFound``."""

@@ -1,6 +1,7 @@
-"""The tables beside the events: one row per run, per key, per tag and per delivery, and the version of it all.
+"""The tables beside the events: runs, keys, tags, deliveries, readers and schedules, and the version of it all.
 
-Rule 1: what is projected here can be made again from the events; the lease columns cannot, and are left alone.
+Rule 1: what is projected here can be made again from the events; leases, readers and schedules cannot, and are left
+alone.
 Rule 2: a change of these tables raises ``SCHEMA_VERSION``; stored events are never rewritten.
 """
 
@@ -102,6 +103,23 @@ tracking = Table(
     metadata,
     Column("name", String(200), primary_key=True),
     Column("position", BigInteger, nullable=False, comment="of the last event that this reader has done with"),
+)
+
+schedules = Table(
+    "agent_es_schedules",
+    metadata,
+    Column("name", String(200), primary_key=True),
+    Column("agent", Text, nullable=False),
+    Column("cron", Text, nullable=False),
+    Column("zone", Text, nullable=False),
+    Column("goal", Text, nullable=False),
+    Column("input", Text, nullable=False, comment="canonical JSON"),
+    Column("tags", Text, nullable=False, comment="canonical JSON"),
+    Column("catch_up", String(16), nullable=False),
+    Column("made_at", Float, nullable=False, comment="by the database's clock; instants before that never count"),
+    Column("next_at", Float, comment="the instant that comes next: seconds since 1970, UTC"),
+    Column("last_at", Float, comment="the last instant whose run was started"),
+    Index("agent_es_schedules_due", "next_at", "name"),
 )
 
 schema = Table("agent_es_schema", metadata, Column("version", Integer, nullable=False))
