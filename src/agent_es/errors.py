@@ -13,6 +13,7 @@ Rule 2: errors are raised where something is refused, before anything is lost.
     │   ├── BadDecision
     │   ├── BadWait
     │   ├── BadSignal
+    │   ├── BadTag
     │   ├── BadSettlement
     │   ├── BadRunId
     │   ├── BadName
@@ -82,6 +83,10 @@ class BadWait(DefinitionError):
 
 class BadSignal(DefinitionError):
     """The name of a signal, and the id of its delivery, is a text of 1 to 200 characters, without NUL."""
+
+
+class BadTag(DefinitionError):
+    """A tag is a name and its value, both of them texts."""
 
 
 class BadSettlement(DefinitionError):

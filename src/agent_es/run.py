@@ -46,7 +46,7 @@ from agent_es.owners import Lease
 from agent_es.state import RunState, Status, Step, evolve, fold
 from agent_es.tools import CallTool, Failed, Retry, Tool, Unknown
 from agent_es.values import bounded, canonical, decode, digest, valid_unicode
-from agent_es.waits import Sleep, Wait, WaitFor, instant
+from agent_es.waits import Sleep, Wait, WaitFor, check_tag, instant
 
 Clock = Callable[[int], datetime]
 """Gives the time of the event with that ``seq``, in UTC; tests freeze it."""
@@ -170,7 +170,9 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
 
     @classmethod
     def begin(cls, run_id: str, goal: str, input_json: str, tags: Mapping[str, str], clock: Clock) -> Self:
-        """Return a new run, its first event pending."""
+        """Return a new run, its first event pending; raise ``BadTag``."""
+        for tag in tags.items():
+            check_tag(tag)
         return cls._began(
             clock,
             run_id=run_id,

@@ -302,15 +302,11 @@ class Runner:
         try:
             while True:
                 wait = self._wait_before_next(run, may_probe=may_probe)
-                if wait is None:
-                    has_news = False
-                    for child in self._children(run):
-                        with suppress(RunHeld):  # its worker moves it
-                            has_news |= self._drive(child, found=True).is_over
-                    if not has_news:
-                        break
+                if wait != 0 and any(self._is_ended(child) for child in self._children(run)):
                     run = self._again(run)
                     continue
+                if wait is None:
+                    break
                 if wait:
                     self.sleep(wait)
                 if run.lease is None:
@@ -327,15 +323,12 @@ class Runner:
         try:
             while True:
                 wait = self._wait_before_next(run, may_probe=may_probe)
-                if wait is None:
-                    has_news = False
-                    for child in await asyncio.to_thread(self._children, run):
-                        with suppress(RunHeld):  # its worker moves it
-                            has_news |= (await self._adrive(child, found=True)).is_over
-                    if not has_news:
-                        break
+                children = [] if wait == 0 else await asyncio.to_thread(self._children, run)
+                if any([await self._has_ended(child) for child in children]):
                     run = await asyncio.to_thread(self._again, run)
                     continue
+                if wait is None:
+                    break
                 await asyncio.sleep(wait)
                 tasks = Tasks(self)
                 if run.lease is None:
@@ -348,6 +341,19 @@ class Runner:
         finally:
             await Tasks(self).see_through(self.let_go, run)
         return replace(run.state, resumed=found)
+
+    def _is_ended(self, child: AgentRun) -> bool:
+        """Move a child as far as it comes, unless a worker has it, and say whether it is over."""
+        try:
+            return self._drive(child, found=True).is_over
+        except RunHeld:
+            return False
+
+    async def _has_ended(self, child: AgentRun) -> bool:
+        try:
+            return (await self._adrive(child, found=True)).is_over
+        except RunHeld:
+            return False
 
     def _children(self, run: AgentRun) -> list[AgentRun]:
         """Return the runs whose end a run waits for, and that this program has the classes of."""
@@ -432,6 +438,9 @@ class Runner:
 
     def _tell_resumed(self, state: RunState) -> None:
         seq = state.version - 1
+        if state.parent is not None and state.version == 1:
+            self.on_event(Notice("started", state.run_id, 0, text=state.goal))
+            return
         if state.is_over:
             self.on_event(Notice("already_over", state.run_id, seq, text=f"{state.status}, nothing is executed"))
             return

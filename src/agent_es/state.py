@@ -79,13 +79,17 @@ class Signal(NamedTuple):
         return decode(self.payload_json)
 
 
+ENDED = "ended:"
+"""How the name of a signal begins that the store alone sends."""
+
+
 def ended(child: str) -> str:
     """Return the name of the signal that tells a run of the end of one that it started.
 
     >>> ended("run-7f3a.2")
     'ended:run-7f3a.2'
     """
-    return f"ended:{child}"
+    return f"{ENDED}{child}"
 
 
 class Step(NamedTuple):

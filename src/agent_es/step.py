@@ -334,7 +334,8 @@ class Turn:
 
 def retry_of(run: AgentRun, tool: Tool) -> Retry:
     """Return how a tool is retried: as it says, as its agent says, or as its effect asks for."""
-    return tool.retry or run.retry or DEFAULT_RETRY[tool.effect]
+    resends = tool.effect is Effect.AT_MOST_ONCE and tool.on_doubt == "resend"
+    return tool.retry or run.retry or DEFAULT_RETRY[Effect.IDEMPOTENT if resends else tool.effect]
 
 
 def _decide(run: AgentRun, tools: Mapping[str, Tool], at_once: int) -> Requests:

@@ -50,7 +50,7 @@ class Notice:
     text: str = ""
 
     def __str__(self) -> str:
-        step = "" if self.idx is None else f" step {self.idx} {self.tool}"
+        step = "" if self.idx is None else f" step {self.idx}" + (f" {self.tool}" if self.tool else "")
         attempt = "" if not self.attempt else f" attempt {self.attempt}"
         key = "" if self.key is None else f" key {self.key}"
         text = f": {self.text}" if self.text else ""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Literal
 
-from agent_es.errors import BadSignal, BadWait
+from agent_es.errors import BadSignal, BadTag, BadWait
 from agent_es.values import valid_unicode
 
 Until = timedelta | datetime
@@ -98,6 +98,14 @@ def check_name(what: str, name: object) -> str:
     if isinstance(name, str) and 1 <= len(name) <= MAX_NAME and "\0" not in name and valid_unicode(name) == name:
         return name
     raise BadSignal(f"{what} cannot be called {name!r:.80}: {BadSignal.__doc__}")
+
+
+def check_tag(tag: object) -> tuple[str, str]:
+    """Return a tag that can be looked for; raise ``BadTag``."""
+    match tag:
+        case (str(name), str(value)):
+            return name, value
+    raise BadTag(f"{tag!r:.80}: {BadTag.__doc__}")
 
 
 def _check(until: object) -> None:

@@ -21,7 +21,10 @@ from agent_es.store.tables import SCHEMA_VERSION
 
 AGENT = '''
 import time
-from agent_es import AgentRun, CallTool, Effect, Fail, Finish, Retry, ScriptedDecider, tool
+from datetime import timedelta
+from agent_es import (
+    AgentRun, CallTool, Effect, Fail, Finish, Retry, ScriptedDecider, StartChild, WaitFor, tool
+)
 
 class Greeter(AgentRun):
     """Say hello."""
@@ -55,7 +58,17 @@ class Sleeper(AgentRun):
     @tool(effect=Effect.READ)
     def sleep(self) -> None:
         print("asleep", flush=True)
-        time.sleep(30)
+        for _ in range(300):  # a signal that comes just before one long sleep would wait for its end
+            time.sleep(0.1)
+
+class Collector(AgentRun):
+    class decider:
+        @staticmethod
+        def decide(run, tools):
+            return Finish(run.steps[0].result) if run.steps else WaitFor("paid", timeout=timedelta(days=7))
+
+class Parent(AgentRun):
+    decider = ScriptedDecider([StartChild(Collector, "collect"), Finish("collected")])
 
 NOTHING = object()
 '''
@@ -136,6 +149,114 @@ def test_a_doubt_is_found_shown_and_settled(shell: Shell) -> None:
     assert "agent-es settle run-1 0 --happened | --did-not-happen" in shown
     assert settled[:2] == (0, "run run-1: step 0 happened; go on with: agent-es resume run-1\n")
     assert resumed[:2] == (0, "paid\n")
+
+
+@pytest.fixture
+def waiting(shell: Shell) -> Shell:
+    """A shell in a folder whose store has one run, inv-1, which waits for ``paid`` and has a tag."""
+    words = ["--goal", "collect", "--run-id", "inv-1", "--tag", "invoice=INV-1042", "--tag", "of=a=b"]
+    assert shell("run", "shop:Collector", *words)[0] == 3
+    return shell
+
+
+def test_a_run_that_waits_says_for_what_and_goes_on_when_it_is_signalled(waiting: Shell) -> None:
+    shown = waiting("show", "inv-1")[1]
+    signalled = waiting("signal", "inv-1", "paid", "--payload", "0")
+    resumed = waiting("resume", "inv-1", "--agent", "shop:Collector")
+
+    assert re.search(r"^  waits     for the signal paid, until 20\d\d-\S+Z$", shown, re.MULTILINE)
+    assert "\n  signal    agent-es signal inv-1 paid\n" in shown
+    assert signalled[:2] == (0, "run inv-1: paid is recorded at seq 3\n")
+    assert resumed[:2] == (0, '{"payload":0,"reason":"signal","signal":"paid"}\n')
+
+
+def test_what_a_run_waits_for_is_there_for_programs(waiting: Shell) -> None:
+    told = json.loads(waiting("show", "inv-1", "--json")[1])
+
+    (step,) = told["steps"]
+    assert (told["status"], told["waiting_for"], told["parent"], told["signals"]) == ("waiting", "signal", None, [])
+    assert (step["status"], step["awaits"], step["child"]) == ("waiting", "paid", None)
+    assert step["wake_at"] == told["wake_at"] == told["record"]["wake_at"]
+
+
+def test_a_signal_that_nobody_waits_for_is_shown_until_it_is_used(waiting: Shell) -> None:
+    (delivered,) = json.loads(waiting("signal", "inv-1", "called", "--delivery-id", "c-1", "--json")[1])
+    (signal_,) = json.loads(waiting("show", "inv-1", "--json")[1])["signals"]
+
+    assert delivered == {"run_id": "inv-1", "seq": 3, "is_new": True}
+    assert (signal_["name"], signal_["payload"], signal_["delivery_id"], signal_["seq"]) == ("called", None, "c-1", 3)
+    assert "\n  seq 3 called null\n    delivery c-1, at 20" in waiting("show", "inv-1")[1]
+
+
+def test_runs_are_found_and_signalled_by_their_tag(waiting: Shell) -> None:
+    words = ["--goal", "collect", "--tag", "invoice=INV-1042"]
+    waiting("run", "shop:Collector", "--run-id", "inv-2", *words)
+    waiting("run", "shop:Collector", "--run-id", "inv-3", "--goal", "collect", "--tag", "invoice=INV-2")
+
+    found = json.loads(waiting("runs", "--tag", "invoice=INV-1042", "--json")[1])
+    with_equals = json.loads(waiting("runs", "--tag", "of=a=b", "--json")[1])
+    signalled = waiting("signal", "--tag", "invoice=INV-1042", "paid")
+
+    assert sorted(record["run_id"] for record in found) == ["inv-1", "inv-2"]
+    assert [record["run_id"] for record in with_equals] == ["inv-1"]
+    assert signalled[:2] == (0, "run inv-1: paid is recorded at seq 3\nrun inv-2: paid is recorded at seq 3\n")
+    assert json.loads(waiting("show", "inv-3", "--json")[1])["signals"] == []
+
+
+def test_a_delivery_is_recorded_once_and_must_bring_the_same(waiting: Shell) -> None:
+    words = ["--tag", "invoice=INV-1042", "--delivery-id", "evt-77", "--payload"]
+    waiting("signal", "paid", *words, '{"amount": "480.00"}')
+    before = dump()
+
+    again = waiting("signal", "paid", *words, '{"amount": "480.00"}')
+    other = waiting("signal", "paid", *words, '{"amount": "999.00"}')
+
+    assert again[:2] == (
+        0,
+        "run inv-1: paid is recorded at seq 3; it was brought before, and nothing is recorded again\n",
+    )
+    assert (other[0], "the delivery 'evt-77' brought something else before, at seq 3" in other[2]) == (1, True)
+    assert dump() == before
+
+
+def test_a_run_that_is_resumed_moves_those_that_it_started(shell: Shell, tmp_path: Path) -> None:
+    def typed(*words: str) -> tuple[int, str]:
+        command = [sys.executable, "-m", "agent_es", *words]  # in this process the folder's module was there before
+        done = subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, check=False, timeout=60)
+        return done.returncode, done.stdout
+
+    waits = typed("run", "shop:Parent", "--goal", "collect", "--run-id", "all")
+    child = json.loads(shell("show", "all.0", "--json")[1])
+    shell("signal", "all.0", "paid")
+    done = typed("resume", "all", "--agent", "shop:Parent")
+
+    assert (waits[0], child["status"], child["parent"]) == (3, "waiting", "all")
+    assert done == (0, "collected\n")
+
+
+def test_a_run_is_cancelled_with_those_that_it_started(shell: Shell) -> None:
+    shell("run", "shop:Parent", "--goal", "collect", "--run-id", "all")
+    waits = shell("show", "all")[1]
+
+    cancelled = shell("cancel", "all", "--by", "ann", "--reason", "no use")
+    child = json.loads(shell("show", "all.0", "--json")[1])
+    again = json.loads(shell("cancel", "all", "--by", "bob", "--json")[1])
+
+    assert "\n  waits     for the end of run all.0\n" in waits
+    assert cancelled[:2] == (0, "run all cancelled by ann: no use; with it all.0\n")
+    assert (child["status"], child["failure"]) == ("cancelled", "cancelled by ann: run all was cancelled")
+    assert again["failure"] == "cancelled by ann: no use"
+    assert shell("cancel", "all")[:2] == (0, "run all is cancelled already, and stays as it is\n")
+
+
+@pytest.mark.parametrize("words", [["inv-1"], ["a", "b", "c"], ["inv-1", "paid", "--tag", "a=b"], []])
+def test_a_signal_for_nobody_in_particular_is_wrong_usage(words: list[str], waiting: Shell) -> None:
+    before = dump()
+
+    status, _, err = waiting("signal", *words)
+
+    assert (status, "RUN" in err) == (2, True)
+    assert dump() == before
 
 
 def test_a_run_is_shown_as_it_was(greeted: Shell) -> None:
@@ -297,6 +418,19 @@ ERRORS = {
     "no settlement": (["settle", "run-1", "0"], "--happened, or --did-not-happen"),
     "no doubt": (["settle", "run-1", "0", "--happened"], "not in doubt; in doubt: none"),
     "no result": (["settle", "run-1", "0", "--happened", "--result", "rf-1"], "--result is no JSON"),
+    "nobody to signal": (["signal", "run-2", "paid"], "no run 'run-2': nothing waits for 'paid' there"),
+    "a run that is over": (["signal", "run-1", "paid"], "run run-1 is done"),
+    "nobody with the tag": (["signal", "--tag", "a=b", "paid"], "no run has the tag a=b"),
+    "no JSON as payload": (["signal", "run-1", "paid", "--payload", "{"], "--payload is no JSON"),
+    "no number in JSON": (["signal", "run-1", "paid", "--payload", "NaN"], "JSON cannot say it"),
+    "a signal without a name": (["signal", "run-1", ""], "a signal cannot be called ''"),
+    "no tag to signal": (["signal", "--tag", "invoice", "paid"], "--tag 'invoice' is no NAME=VALUE"),
+    "no tag to list": (["runs", "--tag", "=b"], "--tag '=b' is no NAME=VALUE"),
+    "a tag twice": (
+        ["run", "shop:Greeter", "--goal", "g", "--tag", "a=1", "--tag", "a=2"],
+        "one value for each name",
+    ),
+    "nobody to cancel": (["cancel", "run-2"], "no run 'run-2'"),
     "nothing to requeue": (["requeue", "run-1"], "Requeued cannot happen to it"),
     "no such import": (["import", "nowhere.jsonl"], "cannot be read: No such file"),
     "an unknown class": (["resume", "run-9"], "no run 'run-9'"),
@@ -369,11 +503,14 @@ odd = words | st.sampled_from(
     ["requeue", "?"], ["export", "?"], ["unschedule", "?"],
     ["schedule", "?", "?", "shop:Greeter", "--goal", "g", "--zone", "Mars"],
     ["schedule", "s", "0 9 * * *", "?", "--goal", "?", "--catch-up", "?"],
+    ["signal", "?", "?"], ["signal", "--tag", "?", "?"], ["cancel", "?"],
+    ["runs", "--tag", "?"], ["signal", "run-1", "paid", "--payload", "?"],
     ["import", "?"], ["run", "?", "--goal", "?"], ["show", "run-1", "--store", "?"],
     ["run", "shop:Greeter", "--goal", "greet", "--run-id", "run-1", "--input", "?"],
 ]), given_words=st.lists(odd, min_size=3, max_size=3))  # fmt: skip
 @example(command=["runs", "--store", "?"], given_words=["sqlite:///agent_es.db?mode=ro", "", ""])
 @example(command=["run", "?", "--goal", "?"], given_words=["os:path", "g", ""])
+@example(command=["signal", "?", "?"], given_words=["\ud800", "paid", ""])
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_word_on_the_command_line_is_a_traceback_or_changes_a_store(
     command: list[str], given_words: list[str], greeted: Shell

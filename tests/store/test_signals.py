@@ -13,7 +13,9 @@ from sqlalchemy.orm import Session
 
 from agent_es import AgentRun, CallTool, Finish, Runner, RunStore, ScriptedDecider, Status, WaitFor, Worker, tool
 from agent_es.errors import (
+    BadRunId,
     BadSignal,
+    BadTag,
     IllegalEvent,
     LeaseLost,
     RunMoved,
@@ -172,6 +174,16 @@ def test_what_is_too_long_for_an_index_is_found_all_the_same(store: RunStore) ->
     assert [record.run_id for record in store.runs(tag=("text", value))] == ["run-1"]
     assert [record.run_id for record in store.runs(tag=("other", "with\0nul"))] == ["run-1"]
     assert store.signal(tag=("text", value), name="paid")[0].is_new
+    assert store.runs(tag=("text", "\ud800")) == []
+
+
+def test_a_tag_that_is_no_text_is_refused(store: RunStore) -> None:
+    tags: Any = {"n": 1}
+
+    with pytest.raises(BadTag, match="'n', 1"):
+        store.start(Collect, run_id="run-1", goal="collect", tags=tags)
+    with pytest.raises(BadTag):
+        store.runs(tag=("a", "b", "c"))  # type: ignore[arg-type]  # refused
 
 
 def test_a_signal_that_nobody_could_get_is_told_to_its_sender(store: RunStore) -> None:
@@ -196,13 +208,18 @@ def test_a_signal_that_nobody_could_get_is_told_to_its_sender(store: RunStore) -
         {"run_id": "run-1", "name": "paid", "delivery_id": ""},
         {"name": "paid"},
         {"run_id": "run-1", "tag": ("a", "b"), "name": "paid"},
+        {"tag": ("a",), "name": "paid"},
+        {"tag": ("a", 1), "name": "paid"},
+        {"run_id": "\ud800", "name": "paid"},
+        {"run_id": "a\0b", "name": "paid"},
+        {"run_id": "run-1", "name": "ended:run-1.0"},
     ],
-    ids=str,
+    ids=ascii,
 )
 def test_a_signal_that_cannot_be_is_refused(store: RunStore, wrong: dict[str, Any]) -> None:
     begun(store)
 
-    with pytest.raises(BadSignal):
+    with pytest.raises((BadSignal, BadTag, BadRunId)):
         store.signal(**wrong)
 
     assert store.load("run-1").version == 1

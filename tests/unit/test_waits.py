@@ -216,6 +216,17 @@ def test_what_came_meanwhile_stands_before_what_was_pending() -> None:
     assert run.recorded.version == 3
 
 
+def test_a_signal_that_came_before_the_end_of_a_wait_was_recorded_has_come_first() -> None:
+    run = waits(WaitFor("paid", WEEK))
+    run.mark_recorded()
+    run.record_wait_ended(0)
+
+    run.catch_up([came("paid", "0", seq=3)])
+
+    assert run.state.steps[0].woken == Woken("signal", "paid", 0)
+    assert run.state.signals == ()
+
+
 def test_what_cannot_happen_any_more_is_refused() -> None:
     run = begun()
     run.record_turn([Planned(CallTool("look"), "{}")], at_once=1)

@@ -36,6 +36,8 @@ Deciding = Annotated[
 Deps = Annotated[
     str | None, typer.Option(metavar="MODULE:NAME", help="What tools get as ctx.deps; a callable is called for it.")
 ]
+Tag = Annotated[str | None, typer.Option(metavar="NAME=VALUE", help="Only those with this tag.")]
+By = Annotated[str | None, typer.Option(help="Who says so; the user's name by default.")]
 DEFAULT_STORE = "sqlite:///agent_es.db"
 
 
@@ -75,6 +77,10 @@ def run(
     goal: Annotated[str, typer.Option(help="What the run is to reach.")],
     run_id: Annotated[str | None, typer.Option(help="The run's id; a new one is made where it is left out.")] = None,
     input_json: Annotated[str, typer.Option("--input", metavar="JSON", help="The run's input.")] = "null",
+    tags: Annotated[
+        list[str] | None,
+        typer.Option("--tag", metavar="NAME=VALUE", help="By which the run is found again; may be given again."),
+    ] = None,
     decider: Deciding = None,
     deps: Deps = None,
     store: Store = DEFAULT_STORE,
@@ -91,6 +97,7 @@ def run(
         goal=goal,
         run_id=run_id,
         input_json=input_json,
+        tags=tags or [],
         decider=decider,
         deps=deps,
         store=store,
@@ -231,6 +238,7 @@ def runs(
     status: Annotated[str | None, typer.Option(help="Only those pending, running, waiting, done, failed...")] = None,
     waiting_for: Annotated[str | None, typer.Option(help="Only those that wait for this, such as doubt.")] = None,
     agent: Annotated[str | None, typer.Option(help="Only those of this agent.")] = None,
+    tag: Tag = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
     in_doubt: Annotated[
         bool, typer.Option("--in-doubt", help="Only those of which nobody knows what happened.")
@@ -249,6 +257,7 @@ def runs(
         status=status,
         waiting_for="doubt" if in_doubt else waiting_for,
         agent=agent,
+        tag=tag,
         limit=limit,
         watch=watch,
         store=store,
@@ -294,7 +303,7 @@ def settle(
         bool | None, typer.Option("--happened/--did-not-happen", help="What became of its effect.")
     ] = None,
     result_json: Annotated[str, typer.Option("--result", metavar="JSON", help="What the step gave.")] = "null",
-    by: Annotated[str | None, typer.Option(help="Who says so; the user's name by default.")] = None,
+    by: By = None,
     force: Annotated[bool, typer.Option("--force", help="Even while its worker may still be alive.")] = False,
     store: Store = DEFAULT_STORE,
     as_json: Json = False,
@@ -320,7 +329,7 @@ def settle(
 @app.command()
 def requeue(
     run_id: RunId,
-    by: Annotated[str | None, typer.Option(help="Who says so; the user's name by default.")] = None,
+    by: By = None,
     store: Store = DEFAULT_STORE,
     as_json: Json = False,
 ) -> None:
@@ -329,6 +338,53 @@ def requeue(
     Example: agent-es requeue refund-3300
     """
     _work("commands", "requeue", run_id=run_id, by=by, store=store, as_json=as_json)
+
+
+@app.command()
+def signal(
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="[RUN] NAME", help="The run's id, unless --tag says which; the signal's name."),
+    ],
+    tag: Annotated[
+        str | None, typer.Option(metavar="NAME=VALUE", help="For every run with this tag that is not over.")
+    ] = None,
+    payload_json: Annotated[str, typer.Option("--payload", metavar="JSON", help="What it brings.")] = "null",
+    delivery_id: Annotated[
+        str | None, typer.Option(help="The sender's id of it: each run records that once, however often it comes.")
+    ] = None,
+    store: Store = DEFAULT_STORE,
+    as_json: Json = False,
+) -> None:
+    """Tell a run that something came: whoever waits for it goes on, else it is kept until a step does.
+
+    Example: agent-es signal --tag invoice=INV-1042 paid --payload '{"amount": "480.00"}' --delivery-id evt-77
+    """
+    _work(
+        "commands",
+        "signal",
+        words=words,
+        tag=tag,
+        payload_json=payload_json,
+        delivery_id=delivery_id,
+        store=store,
+        as_json=as_json,
+    )
+
+
+@app.command()
+def cancel(
+    run_id: RunId,
+    reason: Annotated[str, typer.Option(help="Why; it is kept in the journal.")] = "",
+    by: By = None,
+    store: Store = DEFAULT_STORE,
+    as_json: Json = False,
+) -> None:
+    """End a run from outside, and the runs that it started; what is over stays as it is.
+
+    Example: agent-es cancel refund-3300 --reason "the order was returned"
+    """
+    _work("commands", "cancel", run_id=run_id, reason=reason, by=by, store=store, as_json=as_json)
 
 
 @app.command()

@@ -1,6 +1,7 @@
 """What the commands of ``agent-es`` do.  Each returns its exit status."""
 
 import json
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -17,13 +18,13 @@ from rich.table import Table
 
 from agent_es.cli.exits import Exit
 from agent_es.cli.output import age, out, progress, say, say_json, table_of, tell
-from agent_es.errors import AgentError, AgentUnknown, BadAgent, BadJournal, BadSettlement
+from agent_es.errors import AgentError, AgentUnknown, BadAgent, BadJournal, BadSettlement, BadSignal
 from agent_es.journal import timestamp
 from agent_es.loading import load
 from agent_es.run import AgentRun
 from agent_es.runtime import Runner, new_run_id
 from agent_es.scratchpad import entries
-from agent_es.state import OVER, RunState, Status, Step
+from agent_es.state import OVER, RunState, Signal, Status, Step
 from agent_es.store import SCHEMA_VERSION, RunRecord, RunStore
 from agent_es.telemetry import Notice
 from agent_es.transfer import Tally, Transferred, export_lines, read_journals
@@ -39,6 +40,7 @@ def run(  # one per option
     goal: str,
     run_id: str | None,
     input_json: str,
+    tags: list[str],
     decider: str | None,
     deps: str | None,
     store: str,
@@ -50,19 +52,22 @@ def run(  # one per option
         value = json.loads(input_json)
     except ValueError as error:
         raise BadAgent(f"--input is no JSON: {error}") from None
+    named = [tag_of(tag) for tag in tags]
+    if len(dict(named)) < len(named):
+        raise AgentError(f"--tag {' --tag '.join(tags)}: a run has one value for each name")
     cls = load_agent(agent)
     options = runner_options(decider, deps, as_json=as_json)
     runner = Runner(open_store(store, create=True), **options)
     run_id = run_id or new_run_id()
     with interruptible(run_id):
-        return end(runner.run(cls, run_id=run_id, goal=goal, input=value), as_json=as_json)
+        return end(runner.run(cls, run_id=run_id, goal=goal, input=value, tags=dict(named)), as_json=as_json)
 
 
 def resume(
     run_id: str, agent: str | None, decider: str | None, deps: str | None, store: str, *, as_json: bool
 ) -> int:
     """Resume a run."""
-    agents = None if agent is None else [load_agent(agent)]
+    agents = None if agent is None else [*foremost(load_agent(agent))]
     options = runner_options(decider, deps, as_json=as_json)
     try:
         with interruptible(run_id):
@@ -76,6 +81,7 @@ def runs(  # one per option
     status: str | None,
     waiting_for: str | None,
     agent: str | None,
+    tag: str | None,
     limit: int,
     store: str,
     *,
@@ -87,10 +93,11 @@ def runs(  # one per option
         wanted = None if status is None else Status(status)
     except ValueError:
         raise AgentError(f"--status {status!r} is none of {', '.join(Status)}") from None
+    tagged = None if tag is None else tag_of(tag)
     opened = open_store(store)
 
     def found() -> list[RunRecord]:
-        return opened.runs(status=wanted, waiting_for=waiting_for, agent=agent, limit=limit)
+        return opened.runs(status=wanted, waiting_for=waiting_for, agent=agent, tag=tagged, limit=limit)
 
     if watch and not as_json and out.is_terminal:
         with Live(runs_table(found()), console=out, auto_refresh=False) as live:
@@ -147,15 +154,38 @@ def show(run_id: str, at: int | None, store: str, *, as_json: bool) -> int:
     for entry in entries(state):
         say(f"  {'' if entry.idx is None else f'step {entry.idx}':<8}{entry.kind:<8}{entry.text}")
     for step in state.steps:
-        say(f"\nstep {step.idx} (turn {step.turn}): {step.tool} {step.status}, attempts {step.attempt}", "bold")
-        say(f"  arguments {step.args_json}")
-        if step.key is not None:
-            say(f"  key       {step.key}")
-        if step.value_json is not None:
-            say(f"  {OUTCOMES[step.status]:<10}{step.value_json}")
-        if step.status == "in_doubt":
-            say(f"  settle    agent-es settle {run_id} {step.idx} --happened | --did-not-happen")
+        show_step(state, step)
+    if state.signals:
+        say("\nsignals that are not used yet", "bold")
+    for came in state.signals:
+        say(f"  seq {came.seq} {came.name} {came.payload_json}")
+        say(f"    delivery {came.delivery_id}, at {timestamp(came.received_at)}")
     return Exit.DONE
+
+
+def show_step(state: RunState, step: Step) -> None:
+    """Show a step, and where somebody else must act first, how."""
+    say(f"\nstep {step.idx} (turn {step.turn}): {step.tool} {step.status}, attempts {step.attempt}", "bold")
+    say(f"  arguments {step.args_json}")
+    if step.key is not None:
+        say(f"  key       {step.key}")
+    if step.value_json is not None:
+        say(f"  {OUTCOMES[step.status]:<10}{step.value_json}")
+    if step.status == "in_doubt":
+        say(f"  settle    agent-es settle {state.run_id} {step.idx} --happened | --did-not-happen")
+    if step.status == "waiting" and not state.is_over:
+        say(f"  waits     {awaited(step)}")
+        if step.awaits is not None and step.child is None:
+            say(f"  signal    agent-es signal {shlex.quote(state.run_id)} {shlex.quote(step.awaits)}")
+
+
+def awaited(step: Step) -> str:
+    """Say what a waiting step waits for: the end of another run, or a signal and the clock, whichever comes first."""
+    if step.child is not None:
+        return f"for the end of run {step.child}"
+    name = None if step.awaits is None else f"for the signal {step.awaits}"
+    until = None if step.wake_at is None else f"until {timestamp(step.wake_at)}"
+    return ", ".join(part for part in (name, until) if part is not None)
 
 
 def journal(run_id: str, store: str, *, follow: bool, as_json: bool) -> int:
@@ -205,6 +235,59 @@ def settle(
 def requeue(run_id: str, by: str | None, store: str, *, as_json: bool) -> int:
     """Send a run back to work."""
     return went_on(open_store(store).requeue(run_id, by=by or getuser()), "requeued", as_json=as_json)
+
+
+def signal(
+    words: list[str],
+    tag: str | None,
+    payload_json: str,
+    delivery_id: str | None,
+    store: str,
+    *,
+    as_json: bool,
+) -> int:
+    """Tell a run, or all that have a tag, that something came."""
+    if len(words) != (2 if tag is None else 1):
+        raise typer.BadParameter("say which run and which signal: RUN NAME, or --tag NAME=VALUE and NAME")
+    try:
+        payload = json.loads(payload_json)
+    except ValueError as error:
+        raise BadSignal(
+            f"--payload is no JSON: {error}; quote it for the shell, as in --payload '\"evt-77\"'"
+        ) from None
+    run_id = None if tag is not None else words[0]
+    tagged = None if tag is None else tag_of(tag)
+    delivered = open_store(store).signal(run_id, words[-1], payload, tag=tagged, delivery_id=delivery_id)
+    if as_json:
+        say_json([asdict(one) for one in delivered])
+        return Exit.DONE
+    for one in delivered:
+        known = "" if one.is_new else "; it was brought before, and nothing is recorded again"
+        say(f"run {one.run_id}: {words[-1]} is recorded at seq {one.seq}{known}")
+    return Exit.DONE
+
+
+def cancel(run_id: str, reason: str, by: str | None, store: str, *, as_json: bool) -> int:
+    """End a run from outside."""
+    opened = open_store(store)
+    was_over = opened.load(run_id).is_over
+    state = opened.cancel(run_id, by=by or getuser(), reason=reason)
+    if as_json:
+        say_json(described(state))
+    elif was_over or state.status is not Status.CANCELLED:
+        say(f"run {run_id} is {state.status} already, and stays as it is")
+    else:
+        children = ", ".join(step.child for step in state.waits if step.child is not None)
+        say(f"run {run_id} {state.failure}" + (f"; with it {children}" if children else ""))
+    return Exit.DONE
+
+
+def tag_of(text: str) -> tuple[str, str]:
+    """Return the name and the value that ``NAME=VALUE`` says."""
+    name, is_there, value = text.partition("=")
+    if not (name and is_there):
+        raise AgentError(f"--tag {text!r} is no NAME=VALUE, such as invoice=INV-1042")
+    return name, value
 
 
 def went_on(state: RunState, what: str, *, as_json: bool) -> int:
@@ -320,6 +403,16 @@ def load_agent(name: str) -> type[AgentRun]:
     return cls
 
 
+def foremost(agent: type[AgentRun]) -> Iterator[type[AgentRun]]:
+    """Yield an agent, and of all that the program has those with another name: its runs may have started theirs."""
+    yield agent
+    classes: list[type[AgentRun]] = [AgentRun]
+    while classes:
+        classes += (found := classes.pop()).__subclasses__()
+        if found.agent_name != agent.agent_name:
+            yield found
+
+
 def end(state: RunState, *, as_json: bool) -> int:
     """Say what a run came to, and return the status that says so too."""
     if as_json:
@@ -344,6 +437,7 @@ def fields_of(state: RunState, record: RunRecord | None) -> list[tuple[str, obje
         ("status", state.status + (f" ({state.waiting_for})" if state.waiting_for else "")),
         ("answer", state.answer_json or state.failure or state.parked or "-"),
         ("tags", json.dumps(dict(state.tags))),
+        ("parent", state.parent or "-"),
         ("events", state.version),
         ("turns", state.turns),
         ("started", timestamp(state.started_at) if state.started_at else "-"),
@@ -368,8 +462,10 @@ def described(state: RunState) -> dict[str, Any]:
         "failure": state.failure,
         "goal": state.goal,
         "input": state.input,
+        "parent": state.parent,
         "resumed": state.resumed,
         "run_id": state.run_id,
+        "signals": [described_signal(signal) for signal in state.signals],
         "started_at": state.started_at,
         "status": state.status,
         "steps": [described_step(step) for step in state.steps],
@@ -388,7 +484,9 @@ def described_step(step: Step) -> dict[str, Any]:
     return {
         "args": step.args,
         "attempts": step.attempt,
+        "awaits": step.awaits,
         "call_id": step.call_id,
+        "child": step.child,
         "doubt": step.doubt,
         "error": step.error,
         "idx": step.idx,
@@ -397,4 +495,16 @@ def described_step(step: Step) -> dict[str, Any]:
         "status": step.status,
         "tool": step.tool,
         "turn": step.turn,
+        "wake_at": step.wake_at,
+    }
+
+
+def described_signal(signal: Signal) -> dict[str, Any]:
+    """Return a signal as JSON shows it."""
+    return {
+        "delivery_id": signal.delivery_id,
+        "name": signal.name,
+        "payload": signal.payload,
+        "received_at": signal.received_at,
+        "seq": signal.seq,
     }

@@ -39,7 +39,7 @@ from agent_es.errors import (
 from agent_es.events import AnyEvent, SignalReceived, WaitBegan, stream_id
 from agent_es.journal import JournalEntry, timestamp
 from agent_es.run import AgentRun, Clock
-from agent_es.state import RunState, Status, evolve, fold
+from agent_es.state import ENDED, RunState, Status, evolve, fold
 from agent_es.store.arrivals import Arrivals, Arriving, Delivered
 from agent_es.store.backlog import Backlog
 from agent_es.store.bell import Bell
@@ -56,7 +56,7 @@ from agent_es.store.tables import runs
 from agent_es.store.tracking import Tracking
 from agent_es.tools import Returned, Waits
 from agent_es.values import canonical, decode
-from agent_es.waits import check_name
+from agent_es.waits import check_name, check_tag
 
 T = TypeVar("T")
 Run = TypeVar("Run", bound=AgentRun)
@@ -268,7 +268,7 @@ class RunStore(Application[UUID]):
         values = [*given.values()]
         conditions = [*given]
         if tag is not None:
-            named = tag_of(*tag)
+            named = tag_of(*check_tag(tag))
             conditions.append(f"run_id IN ({self.recorder.tagged})")
             values += [named.name, named.value]
         where = "WHERE " + " AND ".join(conditions) if conditions else ""
@@ -304,11 +304,16 @@ class RunStore(Application[UUID]):
         id of its event.  Whoever waits goes on at once.  ``session`` is as for ``start``.
 
         Raises ``RunNotFound``, ``IllegalEvent`` where the run is over, ``SignalConflict`` where that delivery brought
-        something else before, ``BadSignal``, ``RunUnreadable``, ``StoreBusy``, ``StoreUnusable``.
+        something else before, ``BadSignal``, ``BadTag``, ``RunUnreadable``, ``StoreBusy``, ``StoreUnusable``.
         """
-        check_name("a signal", name)
+        if check_name("a signal", name).startswith(ENDED):
+            raise BadSignal(f"signal {name!r}: {ENDED} begins what a child tells its parent of its end")
         if (run_id is None) == (tag is None):
             raise BadSignal(f"signal {name!r}: say for which run: by its id, or by tag=(name, value)")
+        if run_id is not None:
+            stream_id(run_id)  # what no run is called is asked of no database
+        elif tag is not None:
+            check_tag(tag)
         given = uuid4().hex if delivery_id is None else check_name("a delivery", delivery_id)
         signal = Arriving(name, canonical(payload), given)
 

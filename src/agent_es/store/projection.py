@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from agent_es.events import AnyEvent, LlmDecided, SignalReceived
 from agent_es.state import RunState
-from agent_es.values import canonical, digest
+from agent_es.values import canonical, digest, valid_unicode
 
 Columns = tuple[str, ...]
 Values = tuple[str | float | None, ...]
@@ -123,7 +123,8 @@ def tag_of(name: str, value: str, run_id: str = "") -> Tag:
 
 def _indexed(text: str) -> str:
     """Return what stands for a text in an index: its digest, where it is too long."""
-    return plain(text) if len(text) <= MAX_INDEXED else digest(text)
+    whole = plain(valid_unicode(text))
+    return whole if len(whole) <= MAX_INDEXED else digest(whole)
 
 
 def delivery_of(run_id: str, delivery_id: str, seq: int, name: str, payload_json: str) -> Delivery:
