@@ -107,6 +107,16 @@ def test_who_waits_goes_on_at_its_signal_without_any_poll(store: RunStore, url: 
     assert woken(store.load("run-1")) == [Woken("signal", "paid", 180)]
 
 
+def test_two_workers_of_one_store_are_both_told(store: RunStore, url: str) -> None:
+    with working(store, Collect), working(store, Nap), RunStore(url) as elsewhere:
+        for n in range(5):
+            for agent in (Collect, Nap):
+                elsewhere.start(agent, run_id=f"{agent.__name__}-{n}", goal="wait")
+            wait_for(lambda n=n: store.record(f"Collect-{n}").status is Status.WAITING)
+            elsewhere.signal(f"Collect-{n}", "paid")
+            wait_for(lambda n=n: all(store.load(f"{name}-{n}").is_over for name in ("Collect", "Nap")))
+
+
 def test_a_run_that_waits_is_held_by_nobody_and_no_thread_waits_with_it(store: RunStore) -> None:
     for n in range(20):
         store.start(Collect, run_id=f"run-{n}", goal="collect")

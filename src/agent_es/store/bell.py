@@ -40,9 +40,9 @@ class Bell:
     def _listen(self, stop: threading.Event, ring: Callable[[], object]) -> None:
         dialect = self._datastore.dialect
         with self._datastore.translated(), self._datastore.apart() as connection:
-            dialect.listen(connection)
+            hear = dialect.listen(connection)
             self.is_heard = True
             ring()
             while not stop.is_set():
-                if dialect.hear(connection, LISTEN, stop):
+                if hear(LISTEN, stop):
                     ring()

@@ -31,6 +31,10 @@ Append = Callable[[Any, str, Sequence[StoredEvent], Change, Sequence[Claim]], bo
 """Appends and commits on a connection, into a table; returns False, with nothing done, where it cannot be."""
 
 
+Hear = Callable[[float, threading.Event], bool]
+"""Waits for so many seconds to be told, or until the event is set where that can be seen; says whether that came."""
+
+
 class Dialect(Protocol):
     """How a database is spoken to.  A ``connection`` is the driver's own, and never begins by itself."""
 
@@ -83,12 +87,8 @@ class Dialect(Protocol):
         """Tell those who listen, once this transaction has committed, that a run is due."""
         ...
 
-    def listen(self, connection: Any) -> None:
-        """Listen on a connection from now on."""
-        ...
-
-    def hear(self, connection: Any, seconds: float, stop: threading.Event) -> bool:
-        """Wait for so long to be told, or until ``stop`` is set where that can be seen; say whether that came."""
+    def listen(self, connection: Any) -> Hear:
+        """Listen on a connection from now on, and return how it is heard."""
         ...
 
     def is_busy(self, error: BaseException) -> bool:

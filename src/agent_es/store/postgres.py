@@ -10,7 +10,7 @@ Rule 5: what is not one statement's business (what refused an append, say) is le
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 from uuid import UUID
@@ -124,13 +124,10 @@ class Postgres:
         """Notify those who listen."""
         connection.execute(f"SELECT {_RING}")
 
-    def listen(self, connection: psycopg.Connection[Any]) -> None:
-        """Listen on a connection of its own."""
+    def listen(self, connection: psycopg.Connection[Any]) -> Callable[[float, threading.Event], bool]:
+        """Listen on a connection of its own, and return what waits: several notifications at once are one."""
         connection.execute(f"LISTEN {CHANNEL}")
-
-    def hear(self, connection: psycopg.Connection[Any], seconds: float, _: threading.Event) -> bool:
-        """Wait for a notification; several that came together are one."""
-        return bool([*connection.notifies(timeout=seconds, stop_after=1)])
+        return lambda seconds, _: bool([*connection.notifies(timeout=seconds, stop_after=1)])
 
     def is_busy(self, error: BaseException) -> bool:
         """Whether a lock was not to be had, or two waited for each other."""

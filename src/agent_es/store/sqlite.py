@@ -10,7 +10,7 @@ seconds.  It is off; a statement that finds the database busy fails at once, and
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from functools import cache
 from pathlib import Path
@@ -72,18 +72,20 @@ class SQLite:
     def ring(self, _: sqlite3.Connection) -> None:
         """Do nothing: every commit is seen by those who listen."""
 
-    def listen(self, connection: sqlite3.Connection) -> None:
-        """Remember how the file is now."""
-        self._seen = _version_of(connection)
+    def listen(self, connection: sqlite3.Connection) -> Callable[[float, threading.Event], bool]:
+        """Return what looks at the file's version every so often: it changes with each commit of another connection."""
+        seen = _version_of(connection)
 
-    def hear(self, connection: sqlite3.Connection, seconds: float, stop: threading.Event) -> bool:
-        """Look at the file's version every so often: it changes with each commit of another connection."""
-        until = time.monotonic() + seconds
-        while (now := _version_of(connection)) == self._seen:
-            if time.monotonic() >= until or stop.wait(LOOK):
-                return False
-        self._seen = now
-        return True
+        def hear(seconds: float, stop: threading.Event) -> bool:
+            nonlocal seen
+            until = time.monotonic() + seconds
+            while (now := _version_of(connection)) == seen:
+                if time.monotonic() >= until or stop.wait(LOOK):
+                    return False
+            seen = now
+            return True
+
+        return hear
 
     def is_busy(self, error: BaseException) -> bool:
         """Whether somebody else holds the lock."""
