@@ -449,11 +449,17 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
         for event in pending:
             if why := misfit(self._state, event, before):
                 raise IllegalEvent(f"run {self._state.run_id}: {type(event).__name__}: {why}")
-            fields = {
-                name: getattr(event, name) for name in type(event).model_fields if name not in Event.model_fields
-            }
-            self.trigger_event(type(event), **fields)
+            self.trigger_event(type(event), **self._as_of_now(event))
             before = event
+
+    def _as_of_now(self, event: AnyEvent) -> dict[str, Any]:
+        """Return what an event says that is triggered again: a signal that is there by now ends its wait."""
+        fields = {name: getattr(event, name) for name in type(event).model_fields if name not in Event.model_fields}
+        if isinstance(event, WaitEnded) and event.idx is not None and event.received is None:
+            signal = self._state.signal_for(self._state.steps[event.idx])
+            if signal is not None:
+                fields |= {"reason": "signal", "received": signal.seq}
+        return fields
 
     def discard(self) -> None:
         """Forget what is pending: the store refused it."""

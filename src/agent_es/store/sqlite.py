@@ -73,7 +73,7 @@ class SQLite:
         """Do nothing: every commit is seen by those who listen."""
 
     def listen(self, connection: sqlite3.Connection) -> Callable[[float, threading.Event], bool]:
-        """Return what looks at the file's version every so often: it changes with each commit of another connection."""
+        """Return what looks at the file every so often: its version changes with each commit of others."""
         seen = _version_of(connection)
 
         def hear(seconds: float, stop: threading.Event) -> bool:
