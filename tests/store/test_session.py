@@ -219,6 +219,24 @@ def test_a_listener_whose_connection_is_ended_listens_again_and_looks(
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-def test_a_database_that_tells_nothing_is_not_listened_to(store: RunStore) -> None:
-    assert store.bell.listen(threading.Event(), lambda: None) is None
-    assert not store.bell.is_there
+def test_a_file_rings_with_each_commit_of_another_connection(
+    store: RunStore, open_store: Callable[..., RunStore]
+) -> None:
+    rings = threading.Semaphore(0)
+    stop = threading.Event()
+    listening = open_store()
+    listener = threading.Thread(target=listening.bell.listen, args=[stop, rings.release])
+    listener.start()
+    assert rings.acquire(timeout=10)  # it listens
+    assert listening.bell.is_heard
+
+    assert not rings.acquire(timeout=0.2)  # nobody has written
+    store.start(Ship, run_id="ship-A", goal="ship")
+    assert rings.acquire(timeout=10)
+    listening.start(Ship, run_id="ship-B", goal="ship")  # nor does it matter who writes
+    assert rings.acquire(timeout=10)
+
+    stop.set()
+    listener.join(10)
+    assert not listener.is_alive()
+    assert not listening.bell.is_heard

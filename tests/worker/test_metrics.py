@@ -325,6 +325,7 @@ def test_the_page_shows_what_this_worker_did_and_how_the_store_stands(
         "agent_es_worker_events_total": events,
         "agent_es_worker_failed_total": 1,
         "agent_es_store_up": 1,
+        "agent_es_worker_is_told": 1,
         "agent_es_runs/pending": 1,
         "agent_es_runs/waiting/doubt": 1,
         "agent_es_runs_in_doubt": 1,

@@ -17,11 +17,10 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 from uuid import UUID
 
 from eventsourcing.persistence import StoredEvent
-from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
 from agent_es.cron import Cron, never
-from agent_es.errors import BadAgent, BadSchedule, StoreError
+from agent_es.errors import BadAgent, BadSchedule, BadTag, StoreError
 from agent_es.events import MAX_RUN_ID
 from agent_es.journal import timestamp
 from agent_es.run import AgentRun, Clock
@@ -29,7 +28,7 @@ from agent_es.store.mapper import EventMapper
 from agent_es.store.projection import plain, row_of
 from agent_es.store.recorder import RunRecorder
 from agent_es.store.tables import schedules
-from agent_es.values import canonical, decode, valid_unicode, what_is_wrong
+from agent_es.values import canonical, decode, valid_unicode
 
 T = TypeVar("T")
 
@@ -299,10 +298,8 @@ class Timetable:
         tags = {**schedule.tags, **dict(zip(OURS, (schedule.name, at), strict=True))}
         try:
             return agent.begin(f"{schedule.name}@{at}", schedule.goal, schedule.input_json, tags, self._clock)
-        except ValidationError as error:
-            raise BadSchedule(
-                f"schedule {schedule.name}: no run can start like that: {what_is_wrong(error)}"
-            ) from None
+        except BadTag as error:
+            raise BadSchedule(f"schedule {schedule.name}: no run can start like that: {error}") from None
 
     def _rows(self, sql: str, values: Iterable[Any]) -> list[tuple[Any, ...]]:
         dialect = self._dialect
