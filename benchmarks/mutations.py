@@ -67,8 +67,8 @@ MUTANTS = (
         "asked_anew",
         "the decider is asked though steps of its last decision are open",
         "step.py",
-        "        if not run.state.open_steps:\n            yield from (",
-        "        if True:\n            yield from (",
+        "        if not run.state.open_steps:\n            if run.pending_events:\n",
+        "        if True:\n            if run.pending_events:\n",
     ),
     Mutant(
         "result_by_tool",
@@ -116,10 +116,8 @@ MUTANTS = (
         "yes_as_no",
         "what a probe says happened counts as not happened",
         "step.py",
-        "            case Returned(value):\n"
         '                self._run.record_settlement(step.idx, "happened", BY_PROBE)\n'
-        "                self._run.record_result(step.idx, value)\n",
-        "            case Returned(value):\n"
+        "                return self._end(step, answer)\n",
         '                self._run.record_settlement(step.idx, "did_not_happen", BY_PROBE)\n'
         "                return self._try_again(self._run.state.steps[step.idx], why)\n",
     ),
@@ -235,12 +233,16 @@ MUTANTS = (
         "row_apart",
         "the row of a run is committed apart from its events",
         "store/recorder.py",
-        "        for claim in claims:\n            self._claim(connection, claim)\n        dialect.insert(",
+        "            self._claim(connection, claim)\n"
+        "        self._note(connection, row)\n"
+        "        dialect.insert(connection, self.events_table_name, stored)\n"
+        "        if row.rings:\n",
+        "            self._claim(connection, claim)\n"
+        "        self._note(connection, row)\n"
         '        connection.execute("COMMIT")\n'
         '        connection.execute("BEGIN IMMEDIATE")\n'
-        "        for claim in claims:\n"
-        "            self._claim(connection, claim)\n"
-        "        dialect.insert(",
+        "        dialect.insert(connection, self.events_table_name, stored)\n"
+        "        if row.rings:\n",
     ),
     Mutant(
         "race_ignored",
@@ -249,6 +251,7 @@ MUTANTS = (
         "            self._update(connection, row, before)\n"
         "        for claim in claims:\n"
         "            self._claim(connection, claim)\n"
+        "        self._note(connection, row)\n"
         "        dialect.insert(connection, self.events_table_name, stored)\n",
         '            update = _update_of(row.columns, row.also, is_fenced=False).replace(" AND cursor = ?", "")\n'
         "            connection.execute(update, row.values)\n"
@@ -265,8 +268,8 @@ MUTANTS = (
         "moved_and_going_on",
         "a worker that was overtaken goes on: what it finds in the journal is permission enough",
         "runtime.py",
-        "event.tool, event.attempt, event.result)\n            raise\n",
-        "event.tool, event.attempt, event.result)\n",
+        "event.attempt, Waits(wait_of(event)))\n            raise\n",
+        "event.attempt, Waits(wait_of(event)))\n",
     ),
     Mutant(
         "appended_blindly",
@@ -275,8 +278,8 @@ MUTANTS = (
         "                if unknown is not None and self._is_there(stored):\n"
         "                    return\n"
         "                if tries < APPEND_TRIES:\n"
-        "                    self._append_or_find(stored, row, claims, is_again=unknown is not None)\n",
-        "                if tries < APPEND_TRIES:\n                    self.recorder.append(stored, row, claims)\n",
+        "                    self._append_or_find(run, own, children, is_again=unknown is not None)\n",
+        "                if tries < APPEND_TRIES:\n                    self.recorder.append(*own)\n",
     ),
     Mutant(
         "believed_blindly",
@@ -321,6 +324,127 @@ MUTANTS = (
         'if step.status not in ("started", "in_doubt", "retrying") or attempt not in (None, step.attempt):',
         'if step.status not in ("started", "in_doubt", "retrying"):',
     ),
+    # Waits and signals.
+    Mutant(
+        "early_signal_forgotten",
+        "a signal that nobody waits for yet is forgotten",
+        "state.py",
+        "        self.received[seq] = Signal(seq, event.name, event.payload, event.delivery_id, event.timestamp)\n"
+        "        if self.waiting:\n",
+        "        if self.waiting:\n"
+        "            self.received[seq] = "
+        "Signal(seq, event.name, event.payload, event.delivery_id, event.timestamp)\n",
+    ),
+    Mutant(
+        "early_signal_unrecorded",
+        "a signal that nobody waits for yet is acknowledged and not recorded",
+        "store/arrivals.py",
+        "        run.record_signal(signal.name, signal.payload_json, signal.delivery_id)\n",
+        "        if not run.state.waits:\n"
+        "            return Delivered(run_id, run.version, is_new=True)\n"
+        "        run.record_signal(signal.name, signal.payload_json, signal.delivery_id)\n",
+    ),
+    Mutant(
+        "signal_of_one_turn",
+        "a signal that a turn has no use for is forgotten with it",
+        "state.py",
+        "        self.current = {}\n        self.active = self.in_doubt",
+        "        self.current = {}\n        self.received = {}\n        self.active = self.in_doubt",
+    ),
+    Mutant(
+        "signal_used_twice",
+        "a signal that ended a wait is there for the next one too",
+        "state.py",
+        "self.received.pop(event.received)",
+        "self.received[event.received]",
+    ),
+    Mutant(
+        "last_signal_first",
+        "of several signals of one name the last ends the wait",
+        "state.py",
+        "next((signal for signal in self.signals if signal.name == step.awaits), None)",
+        "next((signal for signal in self.signals[::-1] if signal.name == step.awaits), None)",
+    ),
+    Mutant(
+        "delivered_again",
+        "a delivery that is brought twice is recorded twice",
+        "store/arrivals.py",
+        "        if (there := self._there(connection, run_id, signal)) is not None:\n            return there\n",
+        "        if (there := self._there(connection, run_id, signal)) is not None:\n"
+        '            again = f"{signal.delivery_id} again at {there.seq}"\n'
+        "            signal = Arriving(signal.name, signal.payload_json, again)\n",
+    ),
+    Mutant(
+        "delivery_unnoted",
+        "nobody notes which deliveries were recorded",
+        "store/projection.py",
+        "        if type(event) is SignalReceived\n    )\n",
+        "        if type(event) is None\n    )\n",
+    ),
+    Mutant(
+        "clock_first",
+        "the clock ends a wait whose signal is there",
+        "step.py",
+        "        if signal := run.state.signal_for(step):\n"
+        "            run.record_wait_ended(step.idx, signal.seq)\n"
+        "        elif step.wake_at is not None and step.wake_at <= now:\n"
+        "            run.record_wait_ended(step.idx)\n",
+        "        if step.wake_at is not None and step.wake_at <= now:\n"
+        "            run.record_wait_ended(step.idx)\n"
+        "        elif signal := run.state.signal_for(step):\n"
+        "            run.record_wait_ended(step.idx, signal.seq)\n",
+    ),
+    Mutant(
+        "clock_unasked",
+        "a wait with a time ends as soon as somebody looks at it",
+        "step.py",
+        "        elif step.wake_at is not None and step.wake_at <= now:\n",
+        "        elif step.wake_at is not None:\n",
+    ),
+    Mutant(
+        "news_forgotten",
+        "a signal that came while a worker was about to append is counted and not taken in",
+        "run.py",
+        "        self._state = self._recorded = fold(events, self._recorded)\n",
+        "        from dataclasses import replace\n"
+        "        signals = self._recorded.signals\n"
+        "        self._state = self._recorded = replace(fold(events, self._recorded), signals=signals)\n",
+    ),
+    Mutant(
+        "refused_by_a_signal",
+        "a signal that came first refuses the append of who moves the run",
+        "store/application.py",
+        "        return bool(news) and self._takes_in(run, news)\n",
+        "        return False\n",
+    ),
+    Mutant(
+        "transaction_refused_by_a_signal",
+        "a signal that came while a TRANSACTIONAL body ran rolls it back",
+        "store/application.py",
+        "                self._catch_up_in(connection, run)\n",
+        "",
+    ),
+    Mutant(
+        "row_not_woken",
+        "the row of a run that waits stays as it is when its signal comes",
+        "store/projection.py",
+        "    if _status_of(state) == _status_of(before):\n",
+        "    if _status_of(state) == _status_of(before) or token is None:\n",
+    ),
+    Mutant(
+        "waits_and_begins_again",
+        "a step whose body asked to wait starts its body again",
+        "step.py",
+        '        if step.status == "waiting":\n            return False\n',
+        '        if step.status == "waiting" and not step.attempt:\n            return False\n',
+    ),
+    Mutant(
+        "wait_apart",
+        "what a body asked to wait for is not recorded in its transaction",
+        "runtime.py",
+        "                case Waits(wait):\n                    run.record_wait_of(body.idx, wait)\n",
+        "                case Waits(wait):\n                    raise RolledBack\n",
+    ),
     # Transactions of tools.
     Mutant(
         "result_apart",
@@ -333,11 +457,10 @@ MUTANTS = (
         "failed_and_committed",
         "the transaction of a body that failed is committed, with its failure",
         "runtime.py",
-        "                raise RolledBack\n            run.record_result(body.idx, outcome.value)\n",
-        "                run.record_failure(body.idx, outcome)\n"
-        '                outcome = Returned("null")\n'
-        "            else:\n"
-        "                run.record_result(body.idx, outcome.value)\n",
+        "                case _:\n                    raise RolledBack\n",
+        "                case _:\n"
+        "                    run.record_failure(body.idx, outcome)\n"
+        '                    outcome = Returned("null")\n',
     ),
     Mutant(
         "session_commits",

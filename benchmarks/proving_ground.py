@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -30,9 +30,11 @@ from agent_es.testing import (
     Scenario,
     survives_every_crash,
     survives_every_fault,
+    survives_every_signal,
     survives_overtaking,
 )
 from examples.every_effect import bad_day, crowd, errands, glance, moody, twins
+from examples.waiting import asking, instalments, one_booking, reminder
 
 DEEP_RUNS = 100
 """How many runs with two crashes are drawn, where one crash is not enough."""
@@ -55,6 +57,18 @@ class Crowd(RunMachine):
     """Several workers on one run, whose stores fail."""
 
     scenario = crowd
+
+
+class Reminded(RunMachine):
+    """The same, while a payment comes or does not, and time goes by."""
+
+    scenario = replace(reminder, invariant=one_booking)  # the clock may go back here
+
+
+class Instalments(RunMachine):
+    """The same, while signals come in any order."""
+
+    scenario = instalments
 
 
 class Broke(NamedTuple):
@@ -101,6 +115,7 @@ def played(machine: type[RunMachine]) -> Broke | None:
 crashed = partial(tried, survives_every_crash)
 failing = partial(tried, survives_every_fault)
 overtaken = partial(tried, survives_overtaking)
+signalled = partial(tried, survives_every_signal)
 
 TRIALS: Mapping[str, Trial] = {
     "demo": partial(crashed, demo),
@@ -110,6 +125,12 @@ TRIALS: Mapping[str, Trial] = {
     "bad_day": partial(crashed, bad_day),
     "crowd, its store failing": partial(failing, crowd),
     "Crowd, a machine": partial(played, Crowd),
+    "reminder": partial(crashed, reminder),
+    "instalments": partial(crashed, instalments),
+    "asking": partial(crashed, asking),
+    "reminder, its signal at each place": partial(signalled, reminder),
+    "Reminded, a machine": partial(played, Reminded),
+    "Instalments, a machine": partial(played, Instalments),
     "glance, overtaken": partial(overtaken, glance),
     "crowd, overtaken": partial(overtaken, crowd),
     "bad_day, two crashes": partial(crashed, bad_day, crashes=2, sample=DEEP_RUNS),

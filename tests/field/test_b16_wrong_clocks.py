@@ -31,6 +31,7 @@ from agent_es import (
     Runner,
     RunState,
     RunStore,
+    Sleep,
     Status,
     ToolContext,
     ToolSpec,
@@ -106,9 +107,11 @@ class Job(AgentRun):
 
 
 class CallsItsInput:
-    """Calls the tool that the run's input names, then ends."""
+    """Calls the tool that the run's input names, or sleeps a while and then looks; then ends."""
 
     def decide(self, run: RunState, tools: Sequence[ToolSpec], /) -> Decision:
+        if run.input == "sleep":
+            return (Sleep(timedelta(seconds=1.2)), CallTool("look"), Finish("done"))[run.turns]
         return Finish("done") if run.turns else CallTool(run.input)
 
 
@@ -250,7 +253,6 @@ def test_one_whose_clock_is_ahead_settles_no_doubt_while_its_worker_may_still_li
 def test_a_run_that_waits_for_the_clock_is_woken_at_its_time_whatever_time_its_worker_thinks_it_is(
     clock: str, spawn: Spawn, store: RunStore, world: World
 ) -> None:
-    """A run that waits for its retry stands for one that sleeps."""
     worker = spawn(clock)
     wait_for(lambda: bool(world.noted("ready")))
     store.start(Job, run_id="quick", goal="work", input="look")
@@ -267,6 +269,46 @@ def test_a_run_that_waits_for_the_clock_is_woken_at_its_time_whatever_time_its_w
     assert pid == worker.pid
     assert world.noted("looks")[0][1] < state.wake_at.timestamp()  # it looked for runs all the time
     assert 0 <= called_at - state.wake_at.timestamp() < POLL + SLACK
+
+
+@pytest.mark.parametrize(
+    "clock",
+    [
+        AHEAD,
+        pytest.param(RIGHT, marks=pytest.mark.crash),
+        pytest.param(BEHIND, marks=pytest.mark.crash),
+    ],
+    ids=["ahead", "right", "behind"],
+)
+def test_a_run_that_sleeps_wakes_at_its_time_whatever_time_its_worker_thinks_it_is(
+    clock: str, spawn: Spawn, store: RunStore, world: World
+) -> None:
+    worker = spawn(clock)
+    wait_for(lambda: bool(world.noted("ready")))
+    store.start(Job, run_id="r", goal="work", input="sleep")
+
+    let_loose(worker)
+    wait_for(lambda: store.record("r").waiting_for == "clock")
+    wake_at, asleep_at = store.record("r").wake_at, time.time()
+    wait_for(lambda: store.load("r").is_over, 5.0)
+
+    ((pid, looked_at, _),) = world.noted("looks")
+    assert pid == worker.pid
+    assert wake_at is not None
+    assert asleep_at < wake_at.timestamp() < asleep_at + 1.2
+    assert 0 <= looked_at - wake_at.timestamp() < POLL + SLACK
+
+
+def test_a_runner_whose_clock_is_ahead_wakes_no_run_that_sleeps(
+    store: RunStore, world: World, be_ahead: Callable[[], None]
+) -> None:
+    runner = Runner(store, CallsItsInput(), deps=world, max_wait=0)
+    runner.run(Job, run_id="r", goal="work", input="sleep")
+    be_ahead()
+
+    state = runner.resume("r")
+
+    assert (state.status, state.waiting_for, world.noted("looks")) == (Status.WAITING, "clock", [])
 
 
 def test_a_runner_whose_clock_is_ahead_wakes_no_run_before_its_time(

@@ -1,6 +1,7 @@
 """The machine: workers in any order, and a failure that is a program."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
@@ -9,10 +10,11 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from agent_es import AgentRun, CallTool, Effect, Finish, RunStore, ScriptedDecider, ToolContext, tool
+from agent_es import AgentRun, CallTool, Effect, Finish, RunStore, ScriptedDecider, Status, ToolContext, tool
 from agent_es.demo import scenario as story
 from agent_es.testing import PaymentProvider, RunMachine, Scenario, SteppedWorker
 from agent_es.testing.machine import DidNotHold
+from examples.waiting import instalments, one_booking, reminder
 
 FEW = settings(
     max_examples=25,
@@ -32,6 +34,23 @@ class StoryMachine(RunMachine):
 
 def test_the_story_survives_workers_in_any_order() -> None:
     run_state_machine_as_test(StoryMachine, settings=FEW)
+
+
+class ReminderMachine(RunMachine):
+    """A mail, a payment within a week, a day's rest and a booking; the clock may go back here."""
+
+    scenario = replace(reminder, invariant=one_booking)
+
+
+class InstalmentsMachine(RunMachine):
+    """Two waits beside a body that runs, and one more for the same signal."""
+
+    scenario = instalments
+
+
+@pytest.mark.parametrize("waiting", [ReminderMachine, InstalmentsMachine])
+def test_waits_survive_signals_workers_and_clocks_in_any_order(waiting: type[RunMachine]) -> None:
+    run_state_machine_as_test(waiting, settings=FEW)
 
 
 def provider(folder: Path) -> PaymentProvider:
@@ -257,3 +276,115 @@ def test_a_worker_that_never_began_can_die() -> None:
     worker.die()
 
     assert not worker.is_alive
+
+
+# What a run waits for.
+
+
+@pytest.fixture
+def waiting() -> Any:
+    """A machine whose run waits for a payment: the mail is out, and the life of its worker has ended."""
+    machine = ReminderMachine()
+    worker = machine.hire()
+    machine.finish(worker)
+    assert worker.state is not None
+    assert worker.state.waiting_for == "signal"
+    return machine
+
+
+PAID = reminder.signals[0]
+
+
+def woken(machine: RunMachine) -> list[str]:
+    """Return what ended the waits of the run so far."""
+    return [entry.data["reason"] for entry in machine.store.journal("run-1") if entry.type == "wait_ended"]
+
+
+def test_a_life_ends_where_its_run_waits_for_long_and_nobody_holds_it(waiting: RunMachine) -> None:
+    record = waiting.store.record("run-1")
+
+    assert (record.status, record.lease_owner) == (Status.WAITING, None)
+    waiting.finish(waiting.hire())
+    assert woken(waiting) == []
+    waiting.teardown()
+
+
+def test_who_comes_after_the_signal_finds_it(waiting: RunMachine) -> None:
+    waiting.signal(PAID)
+    waiting.signal(PAID)
+
+    waiting.finish(waiting.hire())
+
+    assert woken(waiting) == ["signal"]
+    assert waiting.store.load("run-1").waiting_for == "clock"
+    waiting.teardown()
+
+
+def test_a_signal_that_comes_before_the_wait_is_kept_for_it() -> None:
+    machine = ReminderMachine()
+    machine.signal(PAID)  # nobody is there yet
+    worker = machine.hire()
+    move_to(machine, worker, "it has happened")
+    machine.signal(PAID)
+
+    machine.finish(worker)
+
+    assert woken(machine) == ["signal"]
+    machine.teardown()
+
+
+def test_who_comes_after_the_time_finds_it_past(waiting: RunMachine) -> None:
+    waiting.move_clock(3_600)
+    waiting.finish(waiting.hire())
+    assert woken(waiting) == []
+
+    waiting.sleep()
+    waiting.finish(waiting.hire())
+    waiting.sleep()
+    waiting.finish(waiting.hire())
+
+    assert woken(waiting) == ["clock", "clock"]
+    assert waiting.store.load("run-1").status is Status.DONE
+    waiting.teardown()
+
+
+def test_a_clock_that_goes_back_ends_no_wait_again(waiting: RunMachine) -> None:
+    waiting.sleep()
+    waiting.finish(waiting.hire())
+
+    waiting.move_clock(-3_600)
+    waiting.finish(waiting.hire())
+
+    assert woken(waiting) == ["clock"]
+    waiting.teardown()
+
+
+def test_the_last_worker_finds_every_signal_and_sleeps_for_as_long_as_it_takes() -> None:
+    for machine in (ReminderMachine(), InstalmentsMachine()):
+        machine.finish(machine.hire())
+
+        machine.teardown()  # it raises where the run does not come to its end
+
+
+def test_what_comes_for_a_run_that_is_over_is_no_problem(waiting: RunMachine) -> None:
+    for _ in range(2):
+        waiting.sleep()
+        waiting.finish(waiting.hire())
+
+    waiting.signal(PAID)
+
+    waiting.teardown()
+
+
+def test_a_row_that_does_not_know_of_the_signal_is_a_problem_told_with_the_journal(waiting: RunMachine) -> None:
+    waiting.signal(PAID)
+    with waiting.store.recorder.datastore.writing() as connection:
+        connection.execute("UPDATE agent_es_runs SET status = 'waiting', waiting_for = 'signal'")
+    worker = waiting.hire()
+
+    with pytest.raises(DidNotHold, match=r"the row of the run says waiting, signal") as failed:
+        waiting.move(worker, 1)
+
+    assert '"type": "signal_received"' in str(failed.value)
+    worker.die()
+    waiting.store.close()

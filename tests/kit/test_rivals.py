@@ -1,13 +1,35 @@
-"""Two workers on one run, and stores that fail: what is tried, and what it finds."""
+"""Two workers on one run, stores that fail, and signals: what is tried, and what it finds."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from agent_es import AgentRun, CallTool, Effect, Finish, ScriptedDecider, ToolContext, crash_point, tool
+from agent_es import (
+    AgentRun,
+    CallTool,
+    Decision,
+    Effect,
+    Finish,
+    RunState,
+    ScriptedDecider,
+    ToolContext,
+    ToolSpec,
+    WaitFor,
+    crash_point,
+    tool,
+)
 from agent_es.demo import scenario as story
-from agent_es.errors import RunMoved
-from agent_es.testing import DidNotSurvive, Ending, Scenario, survives_every_fault, survives_overtaking
+from agent_es.errors import BadScenario, RunMoved
+from agent_es.testing import (
+    DidNotSurvive,
+    Ending,
+    Scenario,
+    survives_every_fault,
+    survives_every_signal,
+    survives_overtaking,
+)
 from agent_es.testing.audit import Audit
 
 
@@ -106,3 +128,39 @@ def test_a_worker_that_is_stopped_by_its_own_append_is_a_problem_and_one_that_wa
     with pytest.raises(RunMoved):
         other.save(theirs)
     assert len(audit.problems) == 1
+
+
+# Signals.
+
+
+class Hasty:
+    """Waits for a payment, unless it is there already; then it pays itself."""
+
+    def decide(self, run: RunState, tools: Sequence[ToolSpec], /) -> Decision:
+        if run.turns == 0:
+            return CallTool("pay_carelessly") if run.signals else WaitFor("paid")
+        return Finish("done")
+
+
+def test_a_signal_may_come_at_any_place_and_is_used_once() -> None:
+    twice = ScriptedDecider([WaitFor("paid"), CallTool("pay"), WaitFor("packed"), Finish("done")])
+    waiting = replace(paying("pay"), decider=twice, signals=[("paid", 1, "evt-1"), ("packed", 2, "evt-2")])
+
+    report = survives_every_signal(waiting)
+
+    assert report.crashes == (report.runs - 1) / 2
+    assert (report.double, report.lost, report.in_doubt) == (0, 0, 0)
+
+
+def test_a_decider_that_looks_at_what_came_early_is_found_out() -> None:
+    hasty = replace(paying("pay"), decider=Hasty(), signals=[("paid", None, "evt-1")])
+
+    with pytest.raises(DidNotSurvive, match=r"double: 10\.00 happened 1 time, and 0 without a crash") as failed:
+        survives_every_signal(hasty)
+
+    assert "evt-1 came " in str(failed.value)
+
+
+def test_a_scenario_without_signals_is_refused() -> None:
+    with pytest.raises(BadScenario, match=r"pass Scenario\(signals="):
+        survives_every_signal(story)

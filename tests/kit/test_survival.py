@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ from agent_es import (
     ScriptedDecider,
     ToolContext,
     ToolSpec,
+    WaitFor,
+    Woken,
     crash_point,
     tool,
 )
@@ -63,6 +67,10 @@ class Clerk(AgentRun):
         ctx.deps.write("a line", once=False)
         return "written"
 
+    @tool(effect=Effect.AT_MOST_ONCE, on_doubt="skip")
+    def write_or_skip(self, ctx: ToolContext[Book]) -> None:
+        ctx.deps.write("a line", once=False)
+
 
 class Unsure(AgentRun):
     """Never gets an answer."""
@@ -72,8 +80,9 @@ class Unsure(AgentRun):
         raise TimeoutError
 
 
-def scenario(*calls: str, **options: Any) -> Scenario:
-    script = ScriptedDecider([*map(CallTool, calls), Finish("done")])
+def scenario(*steps: str | WaitFor, **options: Any) -> Scenario:
+    calls = [CallTool(step) if isinstance(step, str) else step for step in steps]
+    script = ScriptedDecider([*calls, Finish("done")])
     return Scenario(**{"agent": Clerk, "decider": script, "world": Book, **options})
 
 
@@ -183,6 +192,38 @@ def test_a_person_who_looks_settles_every_doubt() -> None:
     report = survives_every_crash(scenario("write_at_most_once", person=look))
 
     assert (report.in_doubt, report.double, report.lost) == (0, 0, 0)
+
+
+def test_an_effect_that_its_tool_does_without_is_not_lost() -> None:
+    report = survives_every_crash(scenario("write_or_skip"))
+
+    assert (report.in_doubt, report.double, report.lost) == (0, 0, 0)
+
+
+# What is sent.
+
+
+def test_a_run_waits_for_ever_for_what_nobody_sends() -> None:
+    waiting = scenario("write", WaitFor("read"))
+
+    assert fuzz(waiting).calm == "waiting for signal"
+    assert fuzz(replace(waiting, signals=[("read", "by ann", "evt-1")])).calm == "done"
+
+
+def test_what_is_sent_comes_before_time_goes_by_and_counts_once_however_many_lives_send_it() -> None:
+    def came_once(ending: Ending) -> bool:
+        came = [entry.data["delivery_id"] for entry in ending.journal if entry.type == "signal_received"]
+        return came == ["evt-1", "evt-2"] and [step.woken for step in ending.state.steps[1:]] == [
+            Woken("signal", "read", "by ann"),
+            Woken("signal", "read", "by bob"),
+        ]
+
+    wait = WaitFor("read", timeout=timedelta(days=7))
+    sent = [("read", "by ann", "evt-1"), ("read", "by bob", "evt-2")]
+    report = survives_every_crash(scenario("write", wait, wait, signals=sent, invariant=came_once))
+
+    assert report.runs > 1
+    assert (report.double, report.lost, report.broken) == (0, 0, 0)
 
 
 def test_an_invariant_may_raise_or_return_false() -> None:

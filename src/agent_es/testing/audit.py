@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import select
@@ -15,10 +16,12 @@ from sqlalchemy import select
 from agent_es.decider import Decider, Decision
 from agent_es.drivers import Body
 from agent_es.errors import AgentError, IllegalEvent, LeaseLost, RunMoved, RunNotFound
+from agent_es.events import SignalReceived, WaitBegan, WaitEnded
+from agent_es.journal import JournalEntry
 from agent_es.run import AgentRun, check_legal
-from agent_es.state import RunState
+from agent_es.state import RunState, Status, ended
 from agent_es.store import RunStore
-from agent_es.store.tables import keys, runs
+from agent_es.store.tables import deliveries, keys, runs, tags
 from agent_es.testing.crash import CrashingRunner, essence
 from agent_es.testing.difference import difference
 from agent_es.tools import ToolSpec
@@ -89,15 +92,15 @@ class Watched(RunStore):
 
     def transact(self, run: AgentRun, act: Callable[[Any], object]) -> None:
         """Note an append in a body's transaction."""
-        with self._noted(run.version + 1):
+        with self._noted(run, run.version + 1):
             super().transact(run, act)
 
     def _append(self, run: AgentRun) -> None:
-        with self._noted(run.pending_events[0].originator_version):
+        with self._noted(run, run.pending_events[0].originator_version):
             super()._append(run)
 
     @contextmanager
-    def _noted(self, version: int) -> Iterator[None]:
+    def _noted(self, run: AgentRun, version: int) -> Iterator[None]:
         tried = self._audit.tried[version]
         tried.add(id(self))
         try:
@@ -105,7 +108,8 @@ class Watched(RunStore):
         except LeaseLost:
             raise
         except RunMoved as error:
-            if tried == {id(self)} and version > 1:
+            is_alone = tried == {id(self)} and version > 1
+            if is_alone and self.load(run.state.run_id).status is not Status.CANCELLED:
                 self._audit.problems.append(f"a worker was stopped by its own append: {error}")
             raise
 
@@ -136,11 +140,27 @@ class Audited(CrashingRunner):
         self._audit.body_begins(self.store, body)
 
 
+def wrong_row(store: RunStore, run_id: str) -> str | None:
+    """Say what the row of a run says that its journal does not: workers go by the row."""
+    with suppress(RunNotFound):
+        state, record = store.load(run_id), store.record(run_id)
+        says = record.status, record.waiting_for, record.cursor, _to_the_second(record.wake_at)
+        holds = state.status, state.waiting_for, state.version, _to_the_second(state.wake_at)
+        if says != holds:
+            return f"the row of the run says {', '.join(map(str, says))}; its journal {', '.join(map(str, holds))}"
+    return None
+
+
+def _to_the_second(at: datetime | None) -> datetime | None:
+    return at and at.replace(microsecond=0)
+
+
 def problems_of(store: RunStore, run_id: str, told: RunState | None) -> Iterable[str]:
     """Yield what is wrong with a run on disk; ``told`` is the state that its last worker returned."""
     try:
         journal = store.journal(run_id)
         check_legal(run_id, [entry.event for entry in journal])
+        yield from wrong_waits(journal)
         state = store.load(run_id)
         if told is not None and told != state:
             yield f"the worker returned another state than the journal folds to:\n{difference(state, told)}"
@@ -160,9 +180,39 @@ def problems_of(store: RunStore, run_id: str, told: RunState | None) -> Iterable
                 yield f"the table {name} was {before[name]}, and its rebuild is {rows}"
 
 
+def wrong_waits(journal: Sequence[JournalEntry]) -> Iterable[str]:
+    """Yield where a delivery is there twice, or a wait was ended by something else than what came first for it."""
+    came: dict[int, str] = {}
+    """The names of the signals that nothing has waited for yet."""
+    awaited: dict[int, str | None] = {}
+    delivered: set[str] = set()
+    for entry in journal:
+        match entry.event:
+            case SignalReceived(name=name, delivery_id=delivery_id):
+                if delivery_id in delivered:
+                    yield f"seq {entry.seq}: the delivery {delivery_id} of the signal {name!r} was recorded before"
+                delivered.add(delivery_id)
+                came[entry.seq] = name
+            case WaitBegan(idx=int(idx), signal=signal, child=child):
+                awaited[idx] = signal if child is None else ended(child)
+            case WaitEnded(idx=int(idx), received=received):
+                first = next((seq for seq, name in came.items() if name == awaited.get(idx)), None)
+                if received != first:
+                    ended_by, came_first = _by(received), _by(first)
+                    yield f"seq {entry.seq}: {ended_by} ended the wait of step {idx}, and {came_first} came first"
+                came.pop(-1 if received is None else received, None)
+
+
+def _by(received: int | None) -> str:
+    return "the clock" if received is None else f"the signal of seq {received}"
+
+
 def _projected(store: RunStore) -> dict[str, list[tuple[Any, ...]]]:
     with store.recorder.transaction(commit=False) as session:
-        return {table.name: sorted(map(tuple, session.execute(select(table))), key=repr) for table in (runs, keys)}
+        return {
+            table.name: sorted(map(tuple, session.execute(select(table))), key=repr)
+            for table in (runs, keys, tags, deliveries)
+        }
 
 
 def effects_beside(happened: Iterable[Any], expected: Iterable[Any]) -> tuple[Counter[Any], Counter[Any]]:

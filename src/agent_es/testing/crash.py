@@ -5,6 +5,7 @@ Rule 2: bodies run at ``NextDone``, in an order drawn from a seed: no threads, n
 Rule 3: places are counted over the whole life of a worker, so the same life reaches the same places again.
 """
 
+import math
 import os
 import random
 import signal
@@ -101,6 +102,8 @@ class Life:
         self.force_takeover = False
         self.lease: Lease | None = None
         """The one that it took last."""
+        self.max_wait = math.inf
+        """Seconds for which it waits for the clock; where its run waits longer than that, the life ends."""
         self.random = random.Random(seed)  # noqa: S311  # an order to reproduce, not a secret
         self._die = die
         self._doing: tuple[str, Request | None] = ("a command", None)

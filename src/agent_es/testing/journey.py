@@ -61,6 +61,14 @@ class Fate:
             for entry in self.journal
         )
 
+    @property
+    def went_on(self) -> bool:
+        """Whether the run says that it went on though nobody knew of an effect, as its tool has it."""
+        return any(
+            isinstance(entry.event, DoubtSettled) and entry.event.outcome in ("skipped", "told")
+            for entry in self.journal
+        )
+
 
 def travel(
     scenario: Scenario,
@@ -144,7 +152,7 @@ def _counted(fate: Fate, calm: Fate) -> Iterable[str]:
     """Count what happened too often, and what never did."""
     happened, expected = Counter(map(hashable, fate.effects)), Counter(map(hashable, calm.effects))
     fate.double = (happened - expected).total()
-    if not fate.in_doubt and not fate.gave_up:
+    if not (fate.in_doubt or fate.gave_up or fate.went_on):
         fate.lost = (expected - happened).total()
     for effect in happened - expected:
         yield f"double: {effect} happened {many(happened[effect], 'time')}, and {expected[effect]} without a crash"

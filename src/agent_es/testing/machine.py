@@ -1,5 +1,7 @@
 """A Hypothesis machine over a scenario: workers that are frozen, thawed, killed and failed in any order.
 
+Signals come between their moves, and time goes by.
+
 Rule 1: exhaustive is the other tool (``survives_every_crash``); this one draws interleavings.
 Rule 2: whatever was drawn, the last worker brings the run to its end, and then everything must hold.
 Rule 3: a failing machine prints its steps as a program; pasted below the class, it fails again.
@@ -36,20 +38,20 @@ from agent_es.owners import Owner
 from agent_es.state import RunState
 from agent_es.store import RunStore
 from agent_es.store.tables import runs
-from agent_es.testing.audit import Audit, effects_beside
+from agent_es.testing.audit import Audit, effects_beside, wrong_row
 from agent_es.testing.clock import MovableClock, WrongClock
 from agent_es.testing.crash import Crash, Life
 from agent_es.testing.journey import Fate, look_at, travel
-from agent_es.testing.scenario import Scenario, scratch
+from agent_es.testing.scenario import Scenario, Sent, scratch
 from agent_es.testing.stepped import EXPECTED, Fault, SteppedWorker
 
 MAX_WORKERS = 3
 MAY_STOP = (*EXPECTED, RunHeld, Crash)
 """What may stop a worker here."""
 MAX_MOVE = 60
-FAR = st.integers(1, MAX_MOVE)
+FAR = st.integers(1, 12) | st.integers(1, MAX_MOVE)
 FARTHEST = 3_600.0
-"""Seconds by which the clock is moved at most."""
+"""Seconds by which the clock is moved at once, and for which a worker waits for it, at most."""
 
 Act = Callable[[RunStore, RunState, Any], object]
 """Something that happens to a run from outside, given the store, the run's state and the world."""
@@ -68,6 +70,11 @@ class RunMachine(RuleBasedStateMachine):
 
     ``acts`` are what people and the world may do to the run, by name: a refusal (an ``AgentError``) is no problem.
     Add rules of your own as methods; ``self.store``, ``self.world`` and ``self.clock`` are there for them.
+
+    Where a run waits for something that may be long in coming, its worker's life ends, and whoever is hired next
+    looks whether it is there.  The ``signals`` of the scenario come at any moment: before anybody waits for them,
+    late, once more, in any order.  The last worker finds all of them there, and sleeps for as long as it takes.  A
+    wait with a timeout may end by the clock here; say in ``Scenario(same=...)`` what is the same then.
     """
 
     scenario: ClassVar[Scenario]
@@ -84,13 +91,15 @@ class RunMachine(RuleBasedStateMachine):
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(prefix="agent-es-machine-", dir=scratch()))
         self.clock = MovableClock()
-        self.running = self.prepared(replace(self.scenario, clock=self.clock, patience=0.0))
+        self.running = self.prepared(replace(self.scenario, clock=self.clock, patience=0.0, signals=()))
         """The scenario as it is played here: with a clock that moves, and nobody who waits for a lock."""
         self.audit = Audit(alone=False, same=self.running.same)
         self.store = self.running.open_store(self.folder, self.audit)
         self.world = self.running.world(self.folder)
         self._alive: list[SteppedWorker] = []
         self._problems: list[str] = []
+        self._told: dict[str, int] = {}
+        """Where the store said that it has a delivery."""
 
     def __init_subclass__(cls) -> None:
         """Do without Hypothesis's explanations: a failure has its program, and they take longer than all the rest."""
@@ -174,6 +183,26 @@ class RunMachine(RuleBasedStateMachine):
         """Move the time, forward or back."""
         self.clock.move(seconds)
 
+    @rule()
+    def sleep(self) -> None:
+        """Let the time come until which the run waits, where it waits for one: whoever comes next finds it due."""
+        with suppress(AgentError):
+            due_at = self.store.load(self.running.run_id).wake_at
+            if due_at is not None:
+                self.clock.move(max(0.0, (due_at - self.clock.now()).total_seconds()))
+
+    @precondition(lambda self: self.scenario.signals)
+    @rule(signal=st.runner().flatmap(lambda machine: st.sampled_from(machine.scenario.signals)))
+    def signal(self, signal: Sent) -> None:
+        """Send a signal, before somebody waits for it, while or after somebody does, or once more."""
+        delivery_id = signal[2]
+        with suppress(AgentError):
+            (told,) = self.running.send(self.store, [signal])
+            if (first := self._told.setdefault(delivery_id, told.seq)) != told.seq:
+                self._problems.append(
+                    f"the delivery {delivery_id} was at seq {first}, and came to seq {told.seq} too"
+                )
+
     @rule(name=st.runner().flatmap(lambda machine: st.sampled_from(sorted(machine.acts))))
     def act(self, name: str) -> None:
         """Let somebody outside act on the run, where it is there and they may."""
@@ -200,12 +229,16 @@ class RunMachine(RuleBasedStateMachine):
 
     def _end(self) -> None:
         self.lapse()
-        last = SteppedWorker(self._live)
+        last = SteppedWorker(self._live_on)
         last.finish()
         fate = Fate((), 0, problems=[*self._problems, *self.audit.problems], shown=self.audit.shown)
         if last.error is not None:
             fate.problems.append(f"the last worker, alone, stopped with {last.error!r}")
         look_at(fate, self.running, self.folder, last.state, self.calm())
+        there = {entry.data.get("delivery_id"): entry.seq for entry in fate.journal}
+        for delivery_id, seq in self._told.items():
+            if there.get(delivery_id) != seq:
+                fate.problems.append(f"lost: the delivery {delivery_id} was told to be at seq {seq}")
         self._hold(fate.problems)
 
     def _look(self, worker: SteppedWorker) -> None:
@@ -215,7 +248,9 @@ class RunMachine(RuleBasedStateMachine):
         if worker.error is not None and not isinstance(worker.error, MAY_STOP):
             self._problems.append(f"a worker stopped with {worker.error!r}, where it stood {worker.at}")
         too_often, _ = effects_beside(self.running.effects(self.world), self.calm().effects)
-        self._hold([f"double: {effect} happened {times} times too often" for effect, times in too_often.items()])
+        double = [f"double: {effect} happened {times} times too often" for effect, times in too_often.items()]
+        row = wrong_row(self.store, self.running.run_id)
+        self._hold([*double, *([row] if row else [])])
 
     def _hold(self, problems: Sequence[str]) -> None:
         """Fail where there is a problem: in one place, so that Hypothesis takes it for one failure."""
@@ -229,4 +264,9 @@ class RunMachine(RuleBasedStateMachine):
 
     def _live(self, life: Life, wrong: float = 0.0) -> RunState:
         running = replace(self.running, clock=WrongClock(self.clock, wrong)) if wrong else self.running
+        life.max_wait = FARTHEST
         return running.live(self.folder, life, self.audit)
+
+    def _live_on(self, life: Life) -> RunState:
+        """Live the last life, whose run all of the signals come to."""
+        return replace(self.running, signals=self.scenario.signals).live(self.folder, life, self.audit)

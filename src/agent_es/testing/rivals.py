@@ -1,19 +1,21 @@
-"""Two workers on one run, and a worker whose store fails: what one worker's crashes do not show.
+"""Two workers on one run, a worker whose store fails, and signals: what one worker's crashes do not show.
 
-Rule 1: pairs of places are more than can be tried, so they are drawn, and counted; faults at commits are all tried.
+Rule 1: pairs of places are more than can be tried, so they are drawn, and counted; faults at commits are all tried,
+and so are the places at which signals come.
 Rule 2: what may stop a worker is that another was faster; a worker that is alone is stopped by nothing.
 """
 
 import random
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import get_args
 
 from agent_es.crashpoints import BEFORE_COMMIT
+from agent_es.errors import AgentError, BadScenario
 from agent_es.testing.audit import Audit
 from agent_es.testing.journey import Fate, look_at, travel
 from agent_es.testing.scenario import Ending, Scenario, scratch
@@ -65,6 +67,39 @@ def survives_overtaking(
     return trial.report
 
 
+def survives_every_signal(scenario: Scenario, invariant: Callable[[Ending], object] | None = None) -> Report:
+    """Let the scenario's signals come at each place of a lone worker, which goes on then, or dies there.
+
+    At each place one of them comes, or all of them, in their order or the last one first, and each of them twice.
+    What has not come by then comes to the worker that is last.  Returns the report; raises ``DidNotSurvive``, and
+    ``BadScenario`` where there are no signals.
+    """
+    if not scenario.signals:
+        raise BadScenario("there are no signals to send: pass Scenario(signals=[(name, payload, delivery_id)])")
+    trial = _Rivals(scenario, invariant)
+    silent = replace(scenario, signals=(), patience=0.0)  # who sends waits for no worker that stands in a transaction
+    with tempfile.TemporaryDirectory(dir=scratch()) as folder:
+        places = travel(silent, Path(folder)).places
+    together = [scenario.signals, scenario.signals[::-1]] if len(scenario.signals) > 1 else []
+    for signals, place, dies in product([*zip(scenario.signals), *together], places, [False, True]):
+        with trial.run() as meeting:
+            worker = meeting.hire(silent)
+            worker.move(place.n)
+            meeting.what = f"{', '.join(delivery_id for *_, delivery_id in signals)} came {worker.at}"
+            with suppress(AgentError), silent.open_store(meeting.folder, Audit()) as store:
+                silent.send(store, [*signals, *signals])
+            if dies:
+                worker.die()
+            else:
+                worker.finish()
+                meeting.blame(worker)
+            last = meeting.hire()
+            last.finish()
+            meeting.blame(last)
+            trial.report.crashes += dies
+    return trial.report
+
+
 class _Rivals:
     """Runs of one scenario, each moved by several workers, up to the first in which something breaks."""
 
@@ -81,7 +116,11 @@ class _Rivals:
         audit = Audit(alone=False, same=self._scenario.same)
         with tempfile.TemporaryDirectory(dir=scratch()) as name:
             folder = Path(name)
-            meeting = _Meeting(lambda: SteppedWorker(lambda life: self._scenario.live(folder, life, audit)))
+
+            def hire(scenario: Scenario = self._scenario) -> SteppedWorker:
+                return SteppedWorker(lambda life: scenario.live(folder, life, audit))
+
+            meeting = _Meeting(folder, hire)
             yield meeting
             fate = Fate((), self.report.seed, problems=meeting.problems)
             fate.shown = audit.shown
@@ -105,7 +144,9 @@ class _Rivals:
 class _Meeting:
     """Workers on one run."""
 
-    hire: Callable[[], SteppedWorker]
+    folder: Path
+    hire: Callable[..., SteppedWorker]
+    """Brings in a worker of the scenario, or of one that stands in for it."""
     what: str = ""
     """Where they met, as they stood there."""
     problems: list[str] = field(default_factory=list)

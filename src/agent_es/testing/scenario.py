@@ -7,19 +7,20 @@ Rule 2: a life is what one process would do: open the store, open the world, run
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from agent_es.decider import Decider
-from agent_es.errors import BadScenario
+from agent_es.errors import BadScenario, IllegalEvent
 from agent_es.journal import JournalEntry
 from agent_es.loading import load
 from agent_es.run import AgentRun, Clock
 from agent_es.state import RunState
 from agent_es.store import PATIENCE, RunStore
+from agent_es.store.arrivals import Delivered
 from agent_es.testing.audit import Audit, Audited, Overheard, Watched
 from agent_es.testing.clock import FrozenClock
 from agent_es.testing.crash import Life, essence
@@ -32,6 +33,8 @@ MAX_ACTS = 20
 
 Person = Callable[[RunStore, RunState, Any], object]
 """Acts on a run that waits, given the store, the run's state and the world."""
+Sent = tuple[str, Any, str]
+"""A signal that somebody sends: its name, its payload, and the id of its delivery."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,12 @@ class Scenario:
     """Seconds that a worker waits for the store's write lock."""
     person: Person | None = None
     """Acts on the run where it waits; a life goes on for as long as that moves it."""
+    signals: Sequence[Sent] = ()
+    """What somebody sends to the run: name, payload, and the id of the delivery.
+
+    All of it comes where a life's run waits for the first time, before time goes by: in each life again, as from
+    one who does not know what had come.
+    """
     same: Callable[[RunState], Any] = essence
     """Gives what of a state must be as it is without a crash.
 
@@ -110,21 +119,29 @@ class Scenario:
                 tools=self.tools,
                 at_once=self.at_once,
                 agents=[self.agent],
-                max_wait=float("inf"),
+                max_wait=0.0 if self.signals else life.max_wait,
                 sleep=getattr(self.clock, "sleep", time.sleep),
             )
             state = self._run(runner)
             for _ in range(MAX_ACTS):
-                if self.person is None or state.is_over:
+                if state.is_over or not (self.signals or self.person):
                     break
                 before = state.version
-                with life.doing("an act of a person"):
-                    self.person(store, state, world)
+                self._act(store, state, world, life)
+                runner.max_wait = life.max_wait
                 state = self._run(runner)
                 if state.version == before:
                     break
             audit.effects = [*self.effects(world)]
             return state
+
+    def _act(self, store: RunStore, state: RunState, world: Any, life: Life) -> None:
+        """Let those outside do what they do to a run that waits."""
+        with life.doing("the coming of signals"), suppress(IllegalEvent):  # it is over: another worker was faster
+            self.send(store, self.signals)
+        if self.person is not None:
+            with life.doing("an act of a person"):
+                self.person(store, state, world)
 
     def _run(self, runner: Audited) -> RunState:
         options = {"goal": self.goal, "input": self.input, "tags": dict(self.tags)}
@@ -134,6 +151,14 @@ class Scenario:
     def open_store(self, folder: Path, audit: Audit) -> RunStore:
         """Open the store that lies in a folder; what is appended through it is noted."""
         return Watched(self.url(folder), clock=self.clock, patience=self.patience, audit=audit)
+
+    def send(self, store: RunStore, signals: Iterable[Sent]) -> list[Delivered]:
+        """Send signals to the run; return where they are in its journal.  Raises what ``RunStore.signal`` raises."""
+        return [
+            delivered
+            for name, payload, delivery_id in signals
+            for delivered in store.signal(self.run_id, name, payload, delivery_id=delivery_id)
+        ]
 
     @staticmethod
     def effects(world: Any) -> Iterable[Any]:
