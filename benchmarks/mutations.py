@@ -53,8 +53,8 @@ MUTANTS = (
         "late_start_mark",
         "the start mark of a further attempt is appended after its body",
         "step.py",
-        "            if run.pending_events:\n                yield Append(run)\n            if idle:\n",
-        "            if run.pending_events and idle:\n                yield Append(run)\n            if idle:\n",
+        "            if run.pending_events:\n                yield from appended(run)\n            if idle:\n",
+        "            if run.pending_events and idle:\n                yield from appended(run)\n            if idle:\n",
     ),
     Mutant(
         "unmarked_in_the_queue",
@@ -275,17 +275,16 @@ MUTANTS = (
         "appended_blindly",
         "an append whose answer was lost is made again without a look at the journal",
         "store/application.py",
-        "                if unknown is not None and self._is_there(stored):\n"
-        "                    return\n"
-        "                if tries < APPEND_TRIES:\n"
-        "                    self._append_or_find(run, own, children, is_again=unknown is not None)\n",
-        "                if tries < APPEND_TRIES:\n                    self.recorder.append(*own)\n",
+        "                if unknown is not None and self._is_pending_there(run):\n"
+        "                    return self._recorded(run)\n"
+        "                if tries < APPEND_TRIES:\n",
+        "                if tries < APPEND_TRIES:\n",
     ),
     Mutant(
         "believed_blindly",
         "an append whose answer was lost is believed to be there without a look at the journal",
         "store/application.py",
-        "                if unknown is not None and self._is_there(stored):\n",
+        "                if unknown is not None and self._is_pending_there(run):\n",
         "                if unknown is not None:\n",
     ),
     Mutant(
@@ -299,8 +298,8 @@ MUTANTS = (
         "never_recorded",
         "events that the store has stay pending",
         "store/application.py",
-        "    def _recorded(run: AgentRun, row: Change) -> None:\n        run.mark_recorded()\n",
-        "    def _recorded(run: AgentRun, row: Change) -> None:\n",
+        "        run.mark_recorded()\n        if lets_go and run.lease is not None:\n",
+        "        if lets_go and run.lease is not None:\n",
     ),
     Mutant(
         "refused_and_pending",
@@ -414,8 +413,8 @@ MUTANTS = (
         "refused_by_a_signal",
         "a signal that came first refuses the append of who moves the run",
         "store/application.py",
-        "        return bool(news) and self._takes_in(run, news)\n",
-        "        return False\n",
+        "                run.catch_up(news)\n                return\n",
+        "                pass\n",
     ),
     Mutant(
         "transaction_refused_by_a_signal",

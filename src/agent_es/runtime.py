@@ -40,6 +40,9 @@ from agent_es.telemetry import Notice, OnEvent, ignore
 from agent_es.tools import TRANSACTION_LIMIT, Failed, Outcome, Returned, Tool, ToolSpec, Waits
 from agent_es.values import canonical
 
+LONGEST = 86_400.0 * 30
+"""Seconds for which this process sleeps at once."""
+
 
 class RolledBack(Exception):  # never leaves this module
     """The transaction of a body is not to be committed."""
@@ -307,8 +310,7 @@ class Runner:
                     continue
                 if wait is None:
                     break
-                if wait:
-                    self.sleep(wait)
+                self._sleep(wait)
                 if run.lease is None:
                     run = self.hold(run)
                     continue  # it may have moved meanwhile
@@ -329,7 +331,9 @@ class Runner:
                     continue
                 if wait is None:
                     break
-                await asyncio.sleep(wait)
+                for _ in range(int(wait // LONGEST)):
+                    await asyncio.sleep(LONGEST)
+                await asyncio.sleep(wait % LONGEST)
                 tasks = Tasks(self)
                 if run.lease is None:
                     run = await tasks.see_through(self.hold, run)
@@ -341,6 +345,12 @@ class Runner:
         finally:
             await Tasks(self).see_through(self.let_go, run)
         return replace(run.state, resumed=found)
+
+    def _sleep(self, seconds: float) -> None:
+        """Sleep for so long, in pieces that every clock can tell."""
+        while seconds > 0:
+            self.sleep(min(seconds, LONGEST))
+            seconds -= LONGEST
 
     def _is_ended(self, child: AgentRun) -> bool:
         """Move a child as far as it comes, unless a worker has it, and say whether it is over."""

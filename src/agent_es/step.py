@@ -107,7 +107,7 @@ def advance(run: AgentRun, tools: Mapping[str, Tool], *, at_once: int, draw: Cal
         run.record_parked(str(misfit))
         yield Append(run)
     except RunMoved:
-        if not run.state.is_over:
+        if run.state.status is not Status.CANCELLED:
             raise
     except Ended:
         pass

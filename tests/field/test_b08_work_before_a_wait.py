@@ -140,7 +140,7 @@ def test_a_body_that_does_something_and_then_waits_is_not_called_again_wherever_
             between = Runner(store, Model(), deps=office).run(Clerk, run_id=run_id, goal="wipe")
             waiting = [step for step in between.steps if step.tool == "ask"]
             store.signal(run_id, "answer to may I wipe? (0)", text)
-            state = Runner(store, Model(), deps=office).resume(run_id)
+            state = Runner(store, Model(), deps=office, agents=[Clerk]).resume(run_id)
 
         assert [step.status for step in waiting] == ["waiting"], f"killed at place {at}"
         assert state.steps[1].attempt == waiting[0].attempt  # none was added after the wait began

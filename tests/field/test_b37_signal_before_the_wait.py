@@ -92,7 +92,7 @@ def test_what_comes_where_a_worker_died_ends_the_wait(open_store: OpenStore, url
 
     while True:
         at += 1
-        run_id, options = f"run-{at}", {"deps": [], "max_wait": 0}
+        run_id, options = f"run-{at}", {"deps": [], "max_wait": 0, "agents": [Order]}
         store.start(Order, run_id=run_id, goal="order", input=["paid:o1"])
         with RunStore(url) as first:
             try:

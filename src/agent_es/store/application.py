@@ -27,6 +27,7 @@ from agent_es.errors import (
     BadSignal,
     IllegalEvent,
     KeyReused,
+    LeaseLost,
     NotApplied,
     RunConflict,
     RunMoved,
@@ -560,14 +561,17 @@ class RunStore(Application[UUID]):
 
         Under a lease all of it came from outside: whoever appends under it is alone.
         """
-        cursor = self.recorder.hold(connection, run.state.run_id)
-        if cursor is None or cursor <= run.recorded.version:
+        held = self.recorder.hold(connection, run.state.run_id)
+        token = token_of(run)
+        if token is not None and (held is None or held.token != token):
+            raise LeaseLost(f"run {run.state.run_id}: the lease {token} was taken over; this execution stopped")
+        if held is None or held.cursor <= run.recorded.version:
             return
         stream = stream_id(run.state.run_id)
         rows = self.recorder.rows_in(connection, stream, after=run.recorded.version)
-        news = [self.mapper.to_domain_event(StoredEvent(stream, *row)) for row in rows]
-        if run.lease is not None or all(isinstance(event, SignalReceived) for event in news):
-            with suppress(IllegalEvent):
+        with suppress(IllegalEvent, RunUnreadable):
+            news = [self.mapper.to_domain_event(StoredEvent(stream, *row)) for row in rows]
+            if token is not None or all(isinstance(event, SignalReceived) for event in news):
                 run.catch_up(news)
                 return
         raise self._moved(run)

@@ -9,7 +9,7 @@ Rule 4: the order of locks is the same everywhere: who appends, the row, the key
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import astuple
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 import eventsourcing.persistence as es
@@ -35,6 +35,13 @@ Append = tuple[Sequence[StoredEvent], Change, Sequence[Claim]]
 """Events of one run, the row that they lead to, and what they claim."""
 
 T = TypeVar("T")
+
+
+class HeldRow(NamedTuple):
+    """A run's row, which nobody else changes before the transaction ends."""
+
+    cursor: int
+    token: int
 
 
 class KeyHeld(Exception):  # never leaves the store: it becomes KeyReused, which says more
@@ -78,7 +85,7 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
         self.tagged = f"SELECT run_id FROM {tags.name} WHERE name = ? AND value = ?"
         """Finds the runs that have a tag."""
         self._select_tagged = sql(f"{self.tagged} ORDER BY run_id")
-        self._hold = sql(f"UPDATE {runs.name} SET cursor = cursor WHERE run_id = ? RETURNING cursor")
+        self._hold = sql(f"UPDATE {runs.name} SET cursor = cursor WHERE run_id = ? RETURNING cursor, lease_token")
         self._select_key = sql(f"SELECT * FROM {keys.name} WHERE tool = ? AND key = ?")
 
     def create_table(self) -> None:
@@ -220,14 +227,14 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
 
     # Inside a transaction that somebody else commits.
 
-    def hold(self, connection: Any, run_id: str) -> int | None:
-        """Keep everybody else from a run's row until the commit; return its cursor, None where there is no such run.
+    def hold(self, connection: Any, run_id: str) -> HeldRow | None:
+        """Keep everybody else from a run's row until the commit; return what it says, None where it is not there.
 
         It writes, so that a transaction which reads after that is in write mode on every database.
         """
         self.datastore.dialect.lock_feed(connection)
         found = connection.execute(self._hold, (run_id,)).fetchone()
-        return None if found is None else int(found[0])
+        return None if found is None else HeldRow(*found)
 
     def rows_in(self, connection: Any, stream: UUID, *, after: int = 0) -> list[Row]:
         """Return what ``rows`` does, as that transaction sees it."""
