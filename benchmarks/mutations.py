@@ -54,7 +54,8 @@ MUTANTS = (
         "the start mark of a further attempt is appended after its body",
         "step.py",
         "            if run.pending_events:\n                yield from appended(run)\n            if idle:\n",
-        "            if run.pending_events and idle:\n                yield from appended(run)\n            if idle:\n",
+        "            if run.pending_events and idle:\n"
+        "                yield from appended(run)\n            if idle:\n",
     ),
     Mutant(
         "unmarked_in_the_queue",
@@ -174,7 +175,7 @@ MUTANTS = (
         "wait_not_slept",
         "the next attempt starts before it is due",
         "runtime.py",
-        "                if wait:\n                    self.sleep(wait)\n",
+        "                self._sleep(wait)\n",
         "",
     ),
     # Keys.
