@@ -112,7 +112,7 @@ def test_a_mail_is_sent_once_and_each_question_is_put_once_however_often_the_run
     state = restarted()
 
     assert (state.status, state.turns) == (Status.DONE, 5)
-    assert office.lines() == ["mail a@x", *(f"ask may I wipe? ({turn})" for turn in range(4)), "wipe t"]
+    assert sorted(office.lines()) == [*(f"ask may I wipe? ({turn})" for turn in range(4)), "mail a@x", "wipe t"]
     assert model.asked == [0, 1, 2, 3, 4, 5]  # each turn once, and the end
     assert [step.attempt for step in state.steps] == [1] * 6
     assert [step.woken.payload for step in state.steps if step.woken is not None] == list(ANSWERS)

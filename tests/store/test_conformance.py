@@ -176,7 +176,7 @@ class CountsPositionsPerRun(RunRecorder):
 class NeverLapsing(Leases):
     def _claims(self, agents: int) -> Iterator[str]:
         for statement in super()._claims(agents):
-            yield statement.replace(f"lease_until <= {self._datastore.dialect.now}", "lease_owner IS NULL")
+            yield statement.replace(f"lease_until <= (SELECT {self._datastore.dialect.now})", "lease_owner IS NULL")
 
 
 class LapsingEarly(Leases):
@@ -199,7 +199,7 @@ class ClaimedTwice(Leases):
 class ClaimedTooEarly(Leases):
     def _claims(self, agents: int) -> Iterator[str]:
         for statement in super()._claims(agents):
-            yield statement.replace(f"wake_at <= {self._datastore.dialect.now}", "wake_at IS NOT NULL")
+            yield statement.replace(f"wake_at <= (SELECT {self._datastore.dialect.now})", "wake_at IS NOT NULL")
 
 
 class RenewedForNothing(Leases):

@@ -123,11 +123,17 @@ class Leases:
             raise
 
     def claim(self, agents: Sequence[str], owner: Owner, seconds: float) -> Lease | None:
-        """Take the run that is due longest, of one of the agents; None where none is."""
+        """Take the run that is due longest, of one of the agents; None where none is.
+
+        It is by turns one that the clock wakes and one that can move, where there are both: neither waits for all of
+        the others.
+        """
         if not agents:
             return None
 
-        holder = f"{owner}#{next(self._claimed)}"  # by which it is found again where its answer is lost
+        number = next(self._claimed)
+        holder = f"{owner}#{number}"  # by which it is found again where its answer is lost
+        statements = [*self._claims(len(agents))][:: 1 if number % 2 else -1]
         is_again = False
 
         def claim(connection: Any) -> Lease | None:
@@ -135,7 +141,7 @@ class Leases:
             asked_at = elapsed()
             found = connection.execute(self._find, (holder,)).fetchone() if is_again else None
             is_again = True
-            for statement in self._claims(len(agents)):
+            for statement in statements:
                 found = found or connection.execute(statement, (holder, seconds, *agents)).fetchone()
             return found and Lease(found[0], found[1], seconds, found[2], holder, _fresh_at=asked_at)
 
@@ -161,31 +167,40 @@ class Leases:
     def _looks(self, agents: int) -> Iterator[str]:
         """Yield the statements that say in how many seconds something is due: by the clock, and by leases."""
         dialect = self._datastore.dialect
-        known = f"agent IN ({', '.join('?' * agents)})"
         by_time = f"{IS_WAITING} AND wake_at IS NOT NULL", "wake_at", DUE_BY_TIME, AHEAD
         for is_open, order, index, ahead in (by_time, (IS_MOVABLE, "lease_until", DUE_BY_LEASE, 1)):
             due_at = f"CASE WHEN lease_until > {order} THEN lease_until ELSE {order} END"
-            yield dialect.sql(
-                f"SELECT min(due_at) - {dialect.now} FROM (SELECT {due_at} AS due_at "
-                f"FROM {runs.name}{dialect.using(index)} WHERE {is_open} AND {known} ORDER BY {order} LIMIT {ahead}) "
-                "AS soonest"
+            of_one = (
+                f"SELECT * FROM (SELECT {due_at} AS due_at FROM {runs.name}{dialect.using(index)} "
+                f"WHERE {is_open} AND agent = ? ORDER BY {order} LIMIT {ahead}) AS soonest"
             )
+            yield dialect.sql(f"SELECT min(due_at) - {dialect.now} FROM ({_of_each(of_one, agents)}) AS of_all")
 
     def _written(self, act: Callable[[Any], T]) -> T:
         return self._datastore.repeatable(act, "a lease could not be written")
 
     def _claims(self, agents: int) -> Iterator[str]:
-        """Yield the statements that claim: what was due by the clock first, then what can move."""
-        dialect = self._datastore.dialect
-        now, table = dialect.now, runs.name
-        known = f"agent IN ({', '.join('?' * agents)})"
+        """Yield the statements that claim: what is due by the clock, and what can move.
+
+        The agent is found first whose run is due longest, since an index has the runs of each in their order.
+        """
+        dialect, table = self._datastore.dialect, runs.name
+        now = f"(SELECT {dialect.now})"  # asked for once: a clock that may move on is compared with every row
         by_time = f"{IS_WAITING} AND wake_at <= {now}", "wake_at", DUE_BY_TIME
         for is_due, order, index in (by_time, (IS_MOVABLE, "lease_until", DUE_BY_LEASE)):
-            free = f"{table}{dialect.using(index)} WHERE {is_due} AND lease_until <= {now} AND {known}"
-            first = f"SELECT run_id FROM {free} ORDER BY {order} LIMIT 1{dialect.skip_locked}"
+            free = f"FROM {table}{dialect.using(index)} WHERE {is_due} AND lease_until <= {now}"
+            of_one = f"SELECT * FROM (SELECT agent, {order} AS since {free} AND agent = ? ORDER BY 2 LIMIT 1) AS due"
+            of_all = f"(SELECT agent FROM ({_of_each(of_one, agents)}) AS of_all ORDER BY since LIMIT 1)"
+            whose = "?" if agents == 1 else of_all
+            first = f"SELECT run_id {free} AND agent = {whose} ORDER BY {order} LIMIT 1{dialect.skip_locked}"
             yield dialect.sql(
                 f"UPDATE {table} SET {self._taken} WHERE run_id = ({first}) RETURNING run_id, lease_token, claims"
             )
+
+
+def _of_each(select: str, agents: int) -> str:
+    """Return a statement about one agent as one about so many."""
+    return " UNION ALL ".join([select] * agents)
 
 
 def _held(run_id: str, by: str | None, until: float, now: float, token: int) -> Held | None:

@@ -64,8 +64,8 @@ runs = Table(
     Column("claims", Integer, nullable=False, server_default="0", comment="since the run last got anywhere"),
     Column("trouble", Text, comment="why its last worker could not move it"),
     Index("agent_es_runs_by_status", "status", "waiting_for"),
-    Index(DUE_BY_LEASE, "lease_until", **_where(IS_MOVABLE)),
-    Index(DUE_BY_TIME, "wake_at", **_where(f"{IS_WAITING} AND wake_at IS NOT NULL")),
+    Index(DUE_BY_LEASE, "agent", "lease_until", **_where(IS_MOVABLE)),
+    Index(DUE_BY_TIME, "agent", "wake_at", **_where(f"{IS_WAITING} AND wake_at IS NOT NULL")),
 )
 
 keys = Table(
