@@ -114,7 +114,7 @@ def test_a_sample_is_bounded_per_number_of_crashes_and_the_same_seed_draws_the_s
 
 
 def test_time_that_is_left_goes_into_deeper_schedules() -> None:
-    report = fuzz(scenario("write"), seconds=3)
+    report = fuzz(scenario("write"), seconds=8)
 
     assert report.all_of == 1
     assert report.drawn > 0
