@@ -292,8 +292,10 @@ MUTANTS = (
         "recorded_too_soon",
         "events count as recorded before the store has them",
         "store/application.py",
-        "        until = 0.0\n        for tries in range(APPEND_TRIES + 1):\n",
-        "        run.mark_recorded()\n        until = 0.0\n        for tries in range(APPEND_TRIES + 1):\n",
+        "        own, others = self._appends_of(run)\n        if self._ends_child(run):\n",
+        "        own, others = self._appends_of(run)\n"
+        "        if run.pending_events[0].originator_version > 1:\n            run.mark_recorded()\n"
+        "        if self._ends_child(run):\n",
     ),
     Mutant(
         "never_recorded",

@@ -428,12 +428,13 @@ class Runner:
         state = run.state
         if state.can_move:
             return 0.0
+        if state.waiting_for == "doubt" and may_probe:
+            tools = self.tools_of(type(run))
+            if any(step.tool in tools and tools[step.tool].probe for step in state.doubts):
+                return 0.0
         if state.wake_at is not None:
             wait = max(0.0, (state.wake_at - run.now).total_seconds())
             return wait if wait <= self.max_wait else None
-        if state.waiting_for == "doubt" and may_probe:
-            tools = self.tools_of(type(run))
-            return 0.0 if any(step.tool in tools and tools[step.tool].probe for step in state.doubts) else None
         return None
 
     def _advance(self, run: AgentRun) -> Requests:

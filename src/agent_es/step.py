@@ -164,9 +164,9 @@ class Turn:
     def _begin(self) -> Requests:
         """See what there is to do: what the decider says, or what was left open."""
         run = self._run
-        # Who comes to a run that waits comes because its time is up, whatever the clock says here.
-        woken_at = run.state.wake_at if run.state.status is Status.WAITING else None
-        now = woken_at or run.now
+        # Who comes to a run that waits comes because its time is up, whatever the clock says here; or to ask a probe.
+        is_due = run.state.status is Status.WAITING and run.state.waiting_for != "doubt"
+        now = (run.state.wake_at if is_due else None) or run.now
         if run.state.rests_until is not None and run.state.rests_until <= now:
             run.record_rest_ended()
         _end_waits(run, now)

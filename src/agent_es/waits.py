@@ -19,6 +19,8 @@ Until = timedelta | datetime
 LAST = datetime(9999, 1, 1, tzinfo=UTC)
 """Nobody sleeps any longer; every calendar and every database knows it."""
 
+FIRST = datetime.min.replace(tzinfo=UTC)
+
 MAX_NAME = 200
 """Characters of the name of a signal, and of a delivery's id."""
 
@@ -122,4 +124,8 @@ def _check(until: object) -> None:
 def _told(until: Until) -> Mapping[str, Any]:
     if isinstance(until, timedelta):
         return {"seconds": until.total_seconds()}
-    return {"until": until.astimezone(UTC).isoformat() if until < LAST else LAST.isoformat()}
+    try:
+        at = min(until.astimezone(UTC), LAST)
+    except OverflowError:
+        at = LAST if until.year == LAST.year else FIRST
+    return {"until": at.isoformat()}

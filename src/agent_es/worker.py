@@ -35,6 +35,9 @@ MAX_DEFERRED = 60.0
 BREATH = 0.01
 """Seconds for which a worker waits at least between two looks for something to claim."""
 
+MAX_POLL = 86_400.0
+"""Seconds after which a worker looks at the latest, whatever it is told."""
+
 MAX_WAIT = 5.0
 """Seconds after which a store that failed is asked again at most."""
 
@@ -101,9 +104,10 @@ class Worker:
         known = tuple(agents)
         if not known or concurrency < 1 or park_after < 1:
             raise BadAgent("a worker needs an agent, a slot to move it in, and one attempt: agents=[...]")
-        if poll <= 0 or grace < 0:
+        if not 0 < poll <= MAX_POLL or grace < 0:
             raise BadAgent(
-                f"poll={poll}, grace={grace}: a worker that waits no time at all between looks never rests"
+                f"poll={poll}, grace={grace}: a worker that waits no time at all between looks never rests, and one "
+                f"that looks less often than every {MAX_POLL:g} s may oversleep"
             )
         self.store = store
         self.concurrency = concurrency

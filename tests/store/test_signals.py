@@ -1,6 +1,7 @@
 """What comes to a run from outside: kept once, whoever brings it, beside whoever moves the run."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -22,6 +23,7 @@ from agent_es.errors import (
     RunNotFound,
     RunUnreadable,
     SignalConflict,
+    StoreBusy,
     StoreUnusable,
 )
 from agent_es.owners import Owner
@@ -367,6 +369,23 @@ def test_nobody_who_appends_and_nobody_who_signals_waits_for_ever(store: RunStor
     assert [step.status for step in state.steps] == ["done"] * 30
     assert [signal.payload for signal in state.signals] == [*range(len(sent))]
     assert sent
+
+
+def test_who_signals_a_run_whose_row_somebody_holds_is_told_within_the_patience(
+    open_store: Callable[..., RunStore],
+) -> None:
+    store, stuck = open_store(patience=0.3), open_store()
+    begun(store)
+
+    with stuck.recorder.datastore.writing() as connection:
+        stuck.recorder.hold(connection, "run-1")
+        began = time.monotonic()
+        with pytest.raises(StoreBusy):
+            store.signal("run-1", "paid")
+        took = time.monotonic() - began
+
+    assert took < 5
+    assert store.load("run-1").version == 1
 
 
 # What is projected.

@@ -68,6 +68,7 @@ def came(name: str, payload: str = "null", seq: int = 1, delivery_id: str = "d-1
 def test_a_time_means_an_instant_and_never_one_that_has_passed(until: Any, means: datetime) -> None:
     assert instant(until, NOW) == means
     assert instant(until, NOW).timestamp() <= LAST.timestamp()
+    assert Sleep(until).args
 
 
 @pytest.mark.parametrize("make", [Sleep, lambda until: WaitFor("paid", until)], ids=["sleep", "wait_for"])

@@ -20,6 +20,7 @@ from agent_es import (
     Fail,
     Finish,
     Happened,
+    Retry,
     Runner,
     RunState,
     RunStore,
@@ -33,7 +34,7 @@ from agent_es import (
     Worker,
     tool,
 )
-from agent_es.errors import RunConflict, RunHeld
+from agent_es.errors import OutcomeUnknown, RunConflict, RunHeld
 from agent_es.owners import Owner
 from agent_es.testing import Crash, CrashingRunner, MovableClock
 from agent_es.testing.provider import PaymentProvider
@@ -254,6 +255,28 @@ def test_a_worker_that_died_before_the_wait_was_recorded_finds_out_like_with_any
 
     assert deaths == len(calm.life.places)
     assert len(world.provider.effects()) == deaths + 1
+
+
+def test_a_doubt_beside_a_wait_is_probed_and_the_wait_goes_on(store: RunStore) -> None:
+    knows = []
+
+    def was_sent(key: str) -> Happened | None:
+        return Happened("sent") if knows else None
+
+    class Sends(AgentRun):
+        @tool(effect=Effect.PROBED, probe=was_sent, retry=Retry(max_attempts=1))
+        def send(self) -> str:
+            raise OutcomeUnknown("no answer")
+
+    script = ScriptedDecider([[CallTool("send"), Sleep(WEEK)], Finish("done")])
+    before = Runner(store, script).run(Sends, run_id="run-1", goal="send")
+
+    knows.append(True)
+    after = Runner(store, script, agents=[Sends]).resume("run-1")
+
+    assert (before.waiting_for, before.steps[0].status, before.steps[1].status) == ("doubt", "in_doubt", "waiting")
+    assert (after.waiting_for, after.steps[0].result, after.steps[1].status) == ("clock", "sent", "waiting")
+    assert after.wake_at == before.wake_at
 
 
 # Children.

@@ -24,25 +24,39 @@ class Bell:
 
     def __init__(self, datastore: Datastore) -> None:
         self._datastore = datastore
-        self.is_heard = False
-        """Whether somebody listens here, on a connection that stands: else a due run is noticed by polling."""
+        self._listening: dict[int, bool] = {}
+        """Whether each of those who listen here has heard itself ring."""
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether all who listen here, at least one, hear what is told: else due runs are noticed by polling."""
+        heard = [*self._listening.values()]
+        return bool(heard) and all(heard)
 
     def listen(self, stop: threading.Event, ring: Callable[[], object]) -> None:
         """Call ``ring`` whenever a run becomes due, until ``stop`` is set."""
-        while not stop.is_set():
-            try:
-                self._listen(stop, ring)
-            except PersistenceError:  # who rings by the clock alone is late, and misses nothing
-                self.is_heard = False
-                stop.wait(AGAIN)
-        self.is_heard = False
+        me = threading.get_ident()
+        try:
+            while not stop.is_set():
+                self._listening[me] = False
+                try:
+                    self._listen(me, stop, ring)
+                except PersistenceError:  # who rings by the clock alone is late, and misses nothing
+                    self._listening[me] = False
+                    stop.wait(AGAIN)
+        finally:
+            self._listening.pop(me, None)
 
-    def _listen(self, stop: threading.Event, ring: Callable[[], object]) -> None:
+    def _listen(self, me: int, stop: threading.Event, ring: Callable[[], object]) -> None:
         dialect = self._datastore.dialect
         with self._datastore.translated(), self._datastore.apart() as connection:
             hear = dialect.listen(connection)
-            self.is_heard = True
             ring()
+            if dialect.echoes:  # what stands in between may pass on all but notices
+                with self._datastore.writing() as other:
+                    dialect.ring(other)
+            self._listening[me] = not dialect.echoes
             while not stop.is_set():
                 if hear(LISTEN, stop):
+                    self._listening[me] = True
                     ring()

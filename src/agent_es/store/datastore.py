@@ -289,7 +289,7 @@ class Datastore(SQLAlchemyDatastore):
     def repeatable(self, act: Callable[[Any], T], what: str) -> T:
         """Let ``act`` write in a transaction of its own; where its answer is lost, again: that must harm nothing.
 
-        Raises ``StoreUnusable`` where ``what`` could not be done.
+        Raises ``StoreUnusable`` where ``what`` could not be done, ``StoreBusy`` where somebody was in the way.
         """
         for tries in range(TRIES):
             try:
@@ -297,6 +297,9 @@ class Datastore(SQLAlchemyDatastore):
                     return act(connection)
             except es.PersistenceError as error:
                 failed = error
+                cause = error.__cause__ or error
+                if self.dialect.is_busy(getattr(cause, "orig", None) or cause):
+                    raise self._busy() from error  # it has waited for long enough
                 if not isinstance(error, es.OperationalError):
                     break  # it was refused, and will be
                 time.sleep(0.01 * 2**tries)

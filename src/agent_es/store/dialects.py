@@ -49,6 +49,8 @@ class Dialect(Protocol):
 
     has_one_writer: bool
     """Whether a transaction that writes keeps out all others."""
+    echoes: bool
+    """Whether who listens hears its own ring, by which it knows that it hears."""
 
     @property
     def append(self) -> Append | None:

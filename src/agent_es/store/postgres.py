@@ -73,6 +73,7 @@ class Postgres:
     for_update = " FOR UPDATE"
     skip_locked = " FOR UPDATE SKIP LOCKED"
     has_one_writer = False
+    echoes = True
 
     def check(self, url: URL, *, create: bool, migrate: bool) -> None:
         """Leave it to the server."""

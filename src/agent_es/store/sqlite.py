@@ -37,6 +37,7 @@ class SQLite:
     now = "((julianday('now') - 2440587.5) * 86400.0)"
     for_update = skip_locked = ""
     has_one_writer = True
+    echoes = False
 
     def check(self, url: URL, *, create: bool, migrate: bool) -> None:
         """Refuse a file that is not for us, without changing a byte of it."""
@@ -89,7 +90,8 @@ class SQLite:
 
     def is_busy(self, error: BaseException) -> bool:
         """Whether somebody else holds the lock."""
-        return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF in (
+        code = getattr(error, "sqlite_errorcode", 0)  # an error that others make has none
+        return isinstance(error, sqlite3.OperationalError) and code & 0xFF in (
             sqlite3.SQLITE_BUSY,
             sqlite3.SQLITE_LOCKED,
         )
