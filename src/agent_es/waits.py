@@ -85,7 +85,7 @@ def instant(until: Until, now: datetime) -> datetime:
     """Return the instant that is meant, in UTC: not before now, and not after ``LAST``.
 
     >>> instant(timedelta(days=400 * 365), datetime(2026, 7, 5, tzinfo=UTC)).year
-    2425
+    2426
     """
     try:
         at = now + until if isinstance(until, timedelta) else until.astimezone(UTC)

@@ -562,7 +562,7 @@ class RunStore(Application[UUID]):
         Under a lease all of it came from outside: whoever appends under it is alone.
         """
         held = self.recorder.hold(connection, run.state.run_id)
-        token = token_of(run)
+        token, seq = token_of(run), run.recorded.version
         if token is not None and (held is None or held.token != token):
             raise LeaseLost(f"run {run.state.run_id}: the lease {token} was taken over; this execution stopped")
         if held is None or held.cursor <= run.recorded.version:
@@ -574,7 +574,7 @@ class RunStore(Application[UUID]):
             if token is not None or all(isinstance(event, SignalReceived) for event in news):
                 run.catch_up(news)
                 return
-        raise self._moved(run)
+        raise self._moved(run, seq)
 
     @staticmethod
     def _recorded(run: AgentRun) -> None:
@@ -585,8 +585,8 @@ class RunStore(Application[UUID]):
             run.lease = None
 
     @staticmethod
-    def _moved(run: AgentRun) -> RunMoved:
-        seq = run.recorded.version
+    def _moved(run: AgentRun, seq: int | None = None) -> RunMoved:
+        seq = run.recorded.version if seq is None else seq
         who = (
             "it was cancelled" if run.state.status is Status.CANCELLED else f"another worker appended seq {seq} first"
         )
