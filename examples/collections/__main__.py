@@ -104,7 +104,9 @@ if __name__ == "__main__":
     options.add_argument("--killed", action="store_true", help="two workers are killed on the way")
     options.add_argument("--die", nargs=3, metavar=("RUN", "NOW", "PLACE"), help="be the worker that is killed")
     given = options.parse_args()
-    weeks = Weeks(given.folder or Path(tempfile.mkdtemp()), given.die and datetime.fromisoformat(given.die[1]))
+    folder = given.folder or Path(tempfile.mkdtemp())
+    folder.mkdir(parents=True, exist_ok=True)
+    weeks = Weeks(folder, given.die and datetime.fromisoformat(given.die[1]))
     if given.die:
         weeks.worker(life=Doomed(given.die[2])).resume(given.die[0])
     else:
