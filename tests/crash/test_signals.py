@@ -3,6 +3,7 @@
 Run as a program, this file is a worker, or somebody who sends signals.
 """
 
+import os
 import random
 import subprocess
 import sys
@@ -299,6 +300,7 @@ def spawn(url: str, tmp_path: Path) -> Iterator[Spawn]:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     text=True,
+                    env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},  # the examples are there
                 )
             )
             started.callback(process.kill)
