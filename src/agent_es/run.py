@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from inspect import getattr_static
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Never, Self, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, Never, Self, cast, get_origin
 from uuid import UUID
 
 from eventsourcing.domain import BaseAggregate, CanMutateAggregate, MetaAggregate
@@ -232,6 +232,11 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
         return self._recorded
 
     @property
+    def pending(self) -> list[AnyEvent]:
+        """The events that are triggered and not recorded."""
+        return cast(list[AnyEvent], [*self.pending_events])
+
+    @property
     def appended(self) -> Sequence[AnyEvent]:
         """The events of its last append."""
         return self._appended
@@ -441,7 +446,7 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
 
         Raises ``IllegalEvent`` where it cannot happen any more.
         """
-        pending: list[AnyEvent] = list(self.pending_events)  # type: ignore[arg-type]  # triggered here
+        pending = self.pending
         self.discard()
         self._state = self._recorded = fold(events, self._recorded)
         self._version = self._state.version

@@ -187,7 +187,7 @@ class Runner:
 
     def save(self, run: AgentRun) -> None:
         """Append what is pending, then tell it; a result that lost its place may still settle its own doubt."""
-        events: list[AnyEvent] = list(run.pending_events)  # type: ignore[arg-type]  # triggered by AgentRun
+        events = run.pending
         try:
             self.store.save(run)
         except RunMoved:

@@ -546,7 +546,7 @@ class RunStore(Application[UUID]):
 
     def _appends_of(self, run: AgentRun) -> tuple[Append, Sequence[Append]]:
         """Return the append of what is pending, and those of the runs that are started with it."""
-        events: list[AnyEvent] = list(run.pending_events)  # type: ignore[arg-type]  # triggered by AgentRun
+        events = run.pending
         is_new = events[0].originator_version == 1
         row = row_of(run.state, events) if is_new else change_of(run.state, run.recorded, events, token_of(run))
         own = self._stored(events), row, claims_of(run.state.run_id, events)
@@ -731,7 +731,7 @@ class RunRepository(Repository[UUID]):
 
 def recorded_by(run: AgentRun) -> list[AnyEvent]:
     """Return the events that a run's transaction records; raise ``IllegalEvent`` where there are none."""
-    events: list[AnyEvent] = list(run.pending_events)  # type: ignore[arg-type]  # triggered by AgentRun
+    events = run.pending
     if not events:
         raise IllegalEvent(
             f"run {run.state.run_id}: a transaction of a run must record an event of it; nothing was kept"

@@ -134,7 +134,7 @@ class Arrivals:
         return AgentRun.of(state, self._clock)
 
     def _append(self, connection: Any, run: AgentRun) -> None:
-        events: Sequence[AnyEvent] = list(run.pending_events)  # type: ignore[arg-type]  # triggered by AgentRun
+        events = run.pending
         stored = [self._mapper.to_stored_event(event) for event in events]
         self._recorder.append_in(connection, stored, change_of(run.state, run.recorded, events, None), ())
         run.mark_recorded()
