@@ -18,6 +18,9 @@ from agent_es.errors import BadSchedule
 FIELDS = "minute, hour, day-of-month, month and day-of-week"
 EXAMPLE = "'0 9 * * MON-FRI' is 09:00 from Monday to Friday"
 
+WORDS = 5
+"""Minute, hour, day of the month, month, day of the week."""
+
 LONGEST = 200
 """Characters of an expression."""
 
@@ -45,7 +48,7 @@ class Cron:
         from cronsim import CronSim, CronSimError  # noqa: PLC0415  # only where something is scheduled
 
         words = expression.split()
-        if len(words) != 5 or len(expression) > LONGEST or not expression.isascii():  # noqa: PLR2004  # its fields
+        if len(words) != WORDS or len(expression) > LONGEST or not expression.isascii():
             raise BadSchedule(
                 f"{expression!r:.{LONGEST}} is no cron expression; write five fields, {FIELDS}: {EXAMPLE}"
             )

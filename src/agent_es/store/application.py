@@ -371,9 +371,9 @@ class RunStore(Application[UUID]):
             with self.recorder.datastore.lending() as (session, connection):
                 act(session)
                 session.commit()
-                stored = self._stored(recorded_by(run))  # where there are none, what was written is rolled back
+                recorded_by(run)  # where there are none, what was written is rolled back
                 self._catch_up_in(connection, run)
-                events = recorded_by(run)
+                events = run.pending
                 stored = self._stored(events)
                 change = change_of(run.state, run.recorded, events, token_of(run))
                 self.recorder.append_in(connection, stored, change, claims_of(run.state.run_id, events))
@@ -512,15 +512,14 @@ class RunStore(Application[UUID]):
                 raise RunConflict(f"run {child} is there already, and is no child of run {run.state.run_id}")
 
     def _append_in_turn(self, run: AgentRun) -> None:
-        """Append at once; where others were first, after them, which may be lost to others once."""
-        *ways, last = self._append_here, self._append_after, self._append_after
-        for append in ways:
+        """Append at once; where others were first, after them, and once more where that answer was lost to others."""
+        for append in (self._append_here, self._append_after):
             try:
                 return self._surely(run, append)
             except es.IntegrityError:
                 if run.pending_events[0].originator_version == 1:
                     raise  # the run is there already
-        return self._surely(run, last)
+        return self._surely(run, self._append_after)
 
     def _append_here(self, run: AgentRun) -> None:
         """Append where the run is, as far as it knows."""
@@ -606,11 +605,9 @@ class RunStore(Application[UUID]):
                     append(run)
                     return self._recorded(run)
             except es.IntegrityError:
-                if unknown is None or not self._is_pending_there(
-                    run
-                ):  # an earlier append may have come through since
+                if unknown is None or not self._is_pending_there(run):
                     raise
-                return self._recorded(run)
+                return self._recorded(run)  # an earlier append has come through since
             except (es.OperationalError, StoreBusy, StoreUnusable) as error:
                 if unknown is None and not isinstance(error, es.OperationalError):
                     raise  # nothing was tried before: nothing was recorded
