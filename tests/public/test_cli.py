@@ -445,7 +445,7 @@ ERRORS = {
     ),
     "a tag without a value": (
         ["schedule", "s", "0 9 * * *", "shop:Greeter", "--goal", "g", "--tag", "team"],
-        "write NAME=VALUE, as in --tag team=billing",
+        "--tag 'team' is no NAME=VALUE; write it as in --tag invoice=INV-1042",
     ),
     "no input of a schedule": (
         ["schedule", "s", "0 9 * * *", "shop:Greeter", "--goal", "g", "--input", "{"],

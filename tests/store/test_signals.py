@@ -344,6 +344,23 @@ def test_a_lease_that_was_lost_is_lost_however_much_came(store: RunStore) -> Non
         store.save(run)
 
 
+def test_a_body_whose_lease_was_lost_takes_nothing_in(store: RunStore) -> None:
+    run = begun(store)
+    run.lease = store.leases.take("run-1", Owner.here(), 30.0)
+    run.record_turn([Planned(CallTool("book"), '{"invoice":"INV-1"}', key="k")], at_once=1)
+    store.save(run)
+    other = store.aggregate(Collect, "run-1")
+    other.lease = store.leases.take("run-1", Owner.here(), 30.0, force=True)
+    other.record_start(0)
+    store.save(other)
+
+    with pytest.raises(LeaseLost):
+        store.transact(run, lambda _: run.record_result(0, '"booked"'))
+
+    assert run.state.version == 2
+    assert store.load("run-1") == other.state
+
+
 def test_nobody_who_appends_and_nobody_who_signals_waits_for_ever(store: RunStore) -> None:
     run, over = begun(store), threading.Event()
     run.lease = store.leases.take("run-1", Owner.here(), 30.0)

@@ -36,6 +36,10 @@ Deciding = Annotated[
 Deps = Annotated[
     str | None, typer.Option(metavar="MODULE:NAME", help="What tools get as ctx.deps; a callable is called for it.")
 ]
+Tags = Annotated[
+    list[str] | None,
+    typer.Option("--tag", metavar="NAME=VALUE", help="By which a run is found again; may be given again."),
+]
 Tag = Annotated[str | None, typer.Option(metavar="NAME=VALUE", help="Only those with this tag.")]
 By = Annotated[str | None, typer.Option(help="Who says so; the user's name by default.")]
 DEFAULT_STORE = "sqlite:///agent_es.db"
@@ -77,10 +81,7 @@ def run(
     goal: Annotated[str, typer.Option(help="What the run is to reach.")],
     run_id: Annotated[str | None, typer.Option(help="The run's id; a new one is made where it is left out.")] = None,
     input_json: Annotated[str, typer.Option("--input", metavar="JSON", help="The run's input.")] = "null",
-    tags: Annotated[
-        list[str] | None,
-        typer.Option("--tag", metavar="NAME=VALUE", help="By which the run is found again; may be given again."),
-    ] = None,
+    tags: Tags = None,
     decider: Deciding = None,
     deps: Deps = None,
     store: Store = DEFAULT_STORE,
@@ -180,9 +181,7 @@ def schedule(
     agent: Annotated[str, typer.Argument(metavar="MODULE:CLASS", help="The class of the agent.")],
     goal: Annotated[str, typer.Option(help="What each run is to reach.")],
     input_json: Annotated[str, typer.Option("--input", metavar="JSON", help="The input of each run.")] = "null",
-    tag: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A tag of each run; may be given several times.")
-    ] = None,
+    tags: Tags = None,
     zone: Annotated[str, typer.Option(metavar="ZONE", help="Whose clocks are meant, as in Europe/Berlin.")] = "UTC",
     catch_up: Annotated[
         str, typer.Option(metavar="latest|all|none", help="What is started of what no worker was there for.")
@@ -203,7 +202,7 @@ def schedule(
         agent=agent,
         goal=goal,
         input_json=input_json,
-        tags=tag or [],
+        tags=tags or [],
         zone=zone,
         catch_up=catch_up,
         store=store,

@@ -48,19 +48,13 @@ def run(  # one per option
     as_json: bool,
 ) -> int:
     """Start or resume a run of the agent that was named."""
-    try:
-        value = json.loads(input_json)
-    except ValueError as error:
-        raise BadAgent(f"--input is no JSON: {error}") from None
-    named = [tag_of(tag) for tag in tags]
-    if len(dict(named)) < len(named):
-        raise AgentError(f"--tag {' --tag '.join(tags)}: a run has one value for each name")
+    value, named = value_of("--input", input_json, BadAgent), tags_of(tags)
     cls = load_agent(agent)
     options = runner_options(decider, deps, as_json=as_json)
     runner = Runner(open_store(store, create=True), **options)
     run_id = run_id or new_run_id()
     with interruptible(run_id):
-        return end(runner.run(cls, run_id=run_id, goal=goal, input=value, tags=dict(named)), as_json=as_json)
+        return end(runner.run(cls, run_id=run_id, goal=goal, input=value, tags=named), as_json=as_json)
 
 
 def resume(
@@ -220,12 +214,7 @@ def settle(
     """Settle a doubt."""
     if happened is None:
         raise BadSettlement("say which: --happened, or --did-not-happen")
-    try:
-        result = json.loads(result_json)
-    except ValueError as error:
-        raise BadSettlement(
-            f"--result is no JSON: {error}; quote it for the shell, as in --result '\"rf-17\"'"
-        ) from None
+    result = value_of("--result", result_json, BadSettlement)
     opened = open_store(store)
     outcome: Literal["happened", "did_not_happen"] = "happened" if happened else "did_not_happen"
     state = opened.settle(run_id, idx, outcome, result=result, by=by or getuser(), force=force)
@@ -249,12 +238,7 @@ def signal(
     """Tell a run, or all that have a tag, that something came."""
     if len(words) != (2 if tag is None else 1):
         raise typer.BadParameter("say which run and which signal: RUN NAME, or --tag NAME=VALUE and NAME")
-    try:
-        payload = json.loads(payload_json)
-    except ValueError as error:
-        raise BadSignal(
-            f"--payload is no JSON: {error}; quote it for the shell, as in --payload '\"evt-77\"'"
-        ) from None
+    payload = value_of("--payload", payload_json, BadSignal)
     run_id = None if tag is not None else words[0]
     tagged = None if tag is None else tag_of(tag)
     delivered = open_store(store).signal(run_id, words[-1], payload, tag=tagged, delivery_id=delivery_id)
@@ -286,8 +270,24 @@ def tag_of(text: str) -> tuple[str, str]:
     """Return the name and the value that ``NAME=VALUE`` says."""
     name, is_there, value = text.partition("=")
     if not (name and is_there):
-        raise AgentError(f"--tag {text!r} is no NAME=VALUE, such as invoice=INV-1042")
+        raise AgentError(f"--tag {text!r} is no NAME=VALUE; write it as in --tag invoice=INV-1042")
     return name, value
+
+
+def tags_of(words: Sequence[str]) -> dict[str, str]:
+    """Return the tags that several ``NAME=VALUE`` say."""
+    named = [tag_of(word) for word in words]
+    if len(dict(named)) < len(named):
+        raise AgentError(f"--tag {' --tag '.join(words)}: a run has one value for each name")
+    return dict(named)
+
+
+def value_of(option: str, text: str, wrong: type[AgentError]) -> Any:
+    """Return what an option says in JSON; raise ``wrong`` where it is none."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise wrong(f"{option} is no JSON: {error}; quote it for the shell, as in {option} '\"rf-17\"'") from None
 
 
 def went_on(state: RunState, what: str, *, as_json: bool) -> int:

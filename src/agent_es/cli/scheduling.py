@@ -1,12 +1,11 @@
 """The commands about schedules: what starts by the clock, and when next."""
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from agent_es.cli.commands import load_agent, open_store
+from agent_es.cli.commands import load_agent, open_store, tags_of, value_of
 from agent_es.cli.exits import Exit
 from agent_es.cli.output import age, out, say, say_json, table_of
 from agent_es.errors import AgentError, BadSchedule
@@ -28,10 +27,7 @@ def schedule(  # one per option
     as_json: bool,
 ) -> int:
     """Put a schedule in, or in the place of the one of that name."""
-    try:
-        value = json.loads(input_json)
-    except ValueError as error:
-        raise BadSchedule(f"--input is no JSON: {error}") from None
+    value = value_of("--input", input_json, BadSchedule)
     cls = load_agent(agent)
     opened = open_store(store, create=True)
     made = opened.schedule(name, cron, cls, goal=goal, input=value, tags=tags_of(tags), zone=zone, catch_up=catch_up)
@@ -63,17 +59,6 @@ def unschedule(name: str, store: str, *, as_json: bool) -> int:
     else:
         say(f"schedule {name} starts nothing any more; the runs that it started stay")
     return Exit.DONE
-
-
-def tags_of(words: Sequence[str]) -> Mapping[str, str]:
-    """Return the tags that words of the form NAME=VALUE stand for."""
-    tags = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not (name and equals):
-            raise BadSchedule(f"--tag {word!r} is no tag; write NAME=VALUE, as in --tag team=billing")
-        tags[name] = value
-    return tags
 
 
 def shown(at: datetime | None) -> str:
