@@ -177,6 +177,7 @@ def test_what_is_too_long_for_an_index_is_found_all_the_same(store: RunStore) ->
     assert [record.run_id for record in store.runs(tag=("other", "with\0nul"))] == ["run-1"]
     assert store.signal(tag=("text", value), name="paid")[0].is_new
     assert store.runs(tag=("text", "\ud800")) == []
+    assert store.runs(tag=("text", value + "y")) == store.runs(tag=("text", value[:200])) == []
 
 
 def test_a_tag_that_is_no_text_is_refused(store: RunStore) -> None:
@@ -320,6 +321,19 @@ def test_a_signal_that_comes_while_a_body_holds_its_transaction_keeps_nothing_fr
 
     assert names(store)[2:] == ["signal_received", "tool_result"]
     assert run.state == store.load("run-1")
+
+
+def test_a_signal_does_not_count_as_getting_anywhere(store: RunStore) -> None:
+    begun(store)
+    for _ in range(3):
+        store.leases.release(store.leases.take("run-1", Owner.here(), 30.0))
+        lease = store.leases.take("run-1", Owner.here(), 30.0)
+        store.leases.defer(lease, 0.0, counts=True)
+
+    before = store.record("run-1").claims
+    store.signal("run-1", "paid")
+
+    assert before == store.record("run-1").claims == 3
 
 
 def test_what_others_did_to_a_run_under_no_lease_refuses_an_append_still(store: RunStore) -> None:

@@ -177,6 +177,24 @@ def test_a_wait_whose_time_has_passed_and_a_signal_that_is_there_end_it_in_one_a
     assert appends == [6, 1]
 
 
+@pytest.mark.parametrize("database", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
+def test_a_due_run_whose_row_somebody_holds_is_looked_for_without_haste(store: RunStore, url: str) -> None:
+    store.start(Nap, run_id="nap", goal="sleep")
+    claims = []
+    claim = store.leases.claim
+    store.leases.claim = lambda *args: (claims.append(1), claim(*args))[1]  # type: ignore[method-assign]
+
+    with RunStore(url) as stuck:
+        with stuck.recorder.datastore.writing() as connection:
+            stuck.recorder.hold(connection, "nap")
+            with working(store, Nap):
+                wait_for(lambda: claims)
+                before = len(claims)
+                time.sleep(0.5)
+                looked = len(claims) - before
+        assert 0 < looked <= 60
+
+
 # Bodies that ask to wait.
 
 
