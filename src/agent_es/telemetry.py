@@ -28,6 +28,7 @@ Kind = Literal[
     "finished",
     "run_failed",
     "cancelled",
+    "ready",
     "lease_lost",
     "handed_back",
     "skipped",
@@ -38,7 +39,7 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One thing that happened to one run; ``seq`` is -1 where it is not in the journal."""
+    """One thing that happened to a run, or to a worker (no ``run_id``); ``seq`` is -1 outside of the journal."""
 
     kind: Kind
     run_id: str

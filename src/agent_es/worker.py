@@ -153,6 +153,7 @@ class Worker:
         """
         self._orders, self._threads, self._fires_at = queue.SimpleQueue(), 0, 0.0
         with self._stopped_by_signals(), self._listening():
+            self._tell("ready", "", f"{', '.join(self._runners)}; {self.concurrency} at once")
             while not self._stops.is_set():
                 self._fire()
                 if len(self._flying) < self.concurrency and (lease := self._claim()):
@@ -202,7 +203,8 @@ class Worker:
         try:
             started = timetable.fire(self._agents)
             for run in started:
-                self._hear(Notice("started", run.run_id, 0, text=run.goal))
+                self.tally.events += 1
+                self._tell("started", run.run_id, run.goal, seq=0)
             due_in = timetable.due_in(self._agents)
             if due_in is not None and (started or due_in > 0):  # else it is due, and not for this worker to start
                 wait = min(wait, max(0.0, due_in))
@@ -239,7 +241,7 @@ class Worker:
         while (lease := orders.get()) is not None:
             try:
                 self._work(lease)
-            except Exception:  # an ``on_event`` that raises when it is told of a failure
+            except Exception:  # a slot is never lost
                 traceback.print_exc()
 
     def _fly_alone(self, lease: Lease) -> None:
@@ -350,8 +352,12 @@ class Worker:
             self.tally.events += 1
         self._on_event(notice)
 
-    def _tell(self, kind: Kind, run_id: str, text: str = "") -> None:
-        self._on_event(Notice(kind, run_id, -1, text=text))
+    def _tell(self, kind: Kind, run_id: str, text: str = "", seq: int = -1) -> None:
+        """Tell what the worker did; whoever is told and raises keeps it from nothing."""
+        try:
+            self._on_event(Notice(kind, run_id, seq, text=text))
+        except Exception:
+            traceback.print_exc()
 
     def _on_signal(self, *_: object) -> None:
         """Stop; whoever asks twice does not want to wait for what is under way."""

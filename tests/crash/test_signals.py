@@ -25,6 +25,7 @@ from agent_es import (
     Decision,
     Effect,
     Finish,
+    Notice,
     RunState,
     RunStore,
     Status,
@@ -360,9 +361,13 @@ def test_workers_are_killed_while_another_process_signals(spawn: Spawn, url: str
 
 def work(url: str, folder: Path) -> None:
     with RunStore(url) as store:
-        worker = Worker(store, agents=[Clerk], decider=Asks(), deps=Desk(folder, MOMENT), lease=1.0, poll=0.05)
+        desk, tell = Desk(folder, MOMENT), say_when_ready
+        Worker(store, agents=[Clerk], decider=Asks(), deps=desk, lease=1.0, poll=0.05, on_event=tell).run()
+
+
+def say_when_ready(notice: Notice) -> None:
+    if notice.kind == "ready":  # it would end in good order from now on
         print("ready", flush=True)  # noqa: T201  # who started it waits for that
-        worker.run()
 
 
 def send(url: str) -> None:

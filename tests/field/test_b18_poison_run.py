@@ -257,8 +257,9 @@ def work(world: World, at_once: int) -> None:
     def tell(notice: Notice) -> None:
         if notice.kind == "skipped":
             world.note("skipped", notice.run_id)
+        elif notice.kind == "ready":
+            world.note("up")
 
-    world.note("up")
     store = RunStore(world.url)
     Worker(
         store,

@@ -19,7 +19,19 @@ from typing import Any
 
 import pytest
 
-from agent_es import AgentRun, CallTool, Effect, Finish, Runner, RunStore, ScriptedDecider, Status, ToolContext, tool
+from agent_es import (
+    AgentRun,
+    CallTool,
+    Effect,
+    Finish,
+    Notice,
+    Runner,
+    RunStore,
+    ScriptedDecider,
+    Status,
+    ToolContext,
+    tool,
+)
 from agent_es.worker import Worker
 
 WORKERS = 4
@@ -103,6 +115,7 @@ def are_done(store: RunStore, runs: int) -> bool:
 
 def check(store: RunStore, world: World, runs: int) -> None:
     """Nothing was lost, done twice or failed: so say the workers' tallies, the journals, and the world."""
+    wait_for(lambda: len(world.noted("worker")) == WORKERS)
     for pid in world.noted("worker"):
         os.kill(pid, signal.SIGTERM)
     wait_for(lambda: len(world.noted("tally")) == WORKERS)
@@ -192,15 +205,21 @@ def take_requests(world: World, runs: int) -> None:
 
 
 def work(world: World, _: int) -> None:
-    world.note("worker", os.getpid())
-    kinds = {"lease_lost", "skipped", "step_failed", "store_failed", "handed_back"}
+    troubles = {"lease_lost", "skipped", "step_failed", "store_failed", "handed_back"}
+
+    def hear(notice: Notice) -> None:
+        if notice.kind == "ready":
+            world.note("worker", os.getpid())
+        elif notice.kind in troubles:
+            world.note("trouble", str(notice))
+
     tally = Worker(
         RunStore(f"sqlite:///{world.path}"),
         agents=[Job],
         deps=world,
         concurrency=2,
         poll=0.02,
-        on_event=lambda notice: notice.kind in kinds and world.note("trouble", str(notice)),
+        on_event=hear,
     ).run()
     world.note("tally", asdict(tally))
 

@@ -22,6 +22,7 @@ from agent_es import (
     Decision,
     Effect,
     Finish,
+    Notice,
     Runner,
     RunState,
     RunStore,
@@ -364,9 +365,13 @@ def test_a_clock_that_steps_back_delays_no_takeover(url: str, clock: MovableCloc
 
 def work(url: str, folder: Path) -> None:
     with RunStore(url) as store:
-        worker = Worker(store, agents=[Sleeper], decider=Model(), deps=Diary(folder), lease=LEASE, poll=0.2)
+        diary, tell = Diary(folder), say_when_ready
+        Worker(store, agents=[Sleeper], decider=Model(), deps=diary, lease=LEASE, poll=0.2, on_event=tell).run()
+
+
+def say_when_ready(notice: Notice) -> None:
+    if notice.kind == "ready":  # it would end in good order from now on
         print("ready", flush=True)  # noqa: T201  # who started it waits for that
-        worker.run()
 
 
 if __name__ == "__main__":

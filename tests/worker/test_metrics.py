@@ -265,7 +265,7 @@ class Working:
                 stderr=log,
                 text=True,
             )
-        wait_for(lambda: any(line["kind"] == "metrics" for line in self.lines()))
+        wait_for(lambda: any(line["kind"] == "ready" for line in self.lines()))
         self.url = next(line["text"] for line in self.lines() if line["kind"] == "metrics")
 
     def lines(self) -> list[dict[str, Any]]:
@@ -499,7 +499,7 @@ def test_each_line_for_programs_has_its_time_and_is_short(work: Callable[..., Wo
     lines = worker.lines()
     times = [datetime.fromisoformat(line["ts"]) for line in lines]
 
-    assert [line["kind"] for line in lines] == ["metrics", "attempted", "completed", "finished"]
+    assert [line["kind"] for line in lines] == ["metrics", "ready", "attempted", "completed", "finished"]
     assert all(line["ts"].endswith("Z") for line in lines)
     assert before <= times[0] <= times[-1] <= datetime.now(UTC)
     assert times == sorted(times)
@@ -516,8 +516,8 @@ def test_each_line_for_people_is_one_line_whatever_was_said(store: RunStore, tmp
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=60)
 
     lines = done.stderr.splitlines()
-    assert len(lines) == 5
-    assert sorted(line.split()[0] for line in lines) == ["run-1"] * 3 + ["run-2"] * 2
+    assert lines[0] == "ready: Shop, Payer, Sleeper, Broken; 8 at once"
+    assert sorted(line.split()[0] for line in lines[1:]) == ["run-1"] * 3 + ["run-2"] * 2
     assert max(map(len, lines)) < 600
     assert "\x1b" not in done.stderr
     assert any("the line is dead" in line and "after a while" in line for line in lines)

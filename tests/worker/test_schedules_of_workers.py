@@ -71,7 +71,7 @@ def test_a_worker_starts_what_is_due_tells_of_it_and_moves_it_to_its_end(
     (record,) = store.runs()
     assert (record.status, record.tags["schedule"]) == (Status.DONE, "dunning")
     assert record.run_id == f"dunning@{record.tags['scheduled_at']}"
-    assert told[0] == Notice("started", record.run_id, 0, text="Remind")
+    assert told[1] == Notice("started", record.run_id, 0, text="Remind")
     assert [notice.kind for notice in told].count("started") == 1
     assert (tally.steps, tally.events) == (2, store.load(record.run_id).version)
 
@@ -127,13 +127,13 @@ def test_a_store_that_refuses_is_told_of_and_what_is_due_is_started_once_it_does
 
     thread = threading.Thread(target=worker.run)
     thread.start()
-    wait_for(lambda: len(told) >= 2)
+    wait_for(lambda: len(told) >= 3)
     sql("DROP TRIGGER refuse")
     wait_for(lambda: [record.status for record in store.runs()] == [Status.DONE] * 2)
     worker.stop()
     thread.join(30)
 
-    assert told[:2] == ["store failed: a schedule could not be written: read only"] * 2
+    assert told[1:3] == ["store failed: a schedule could not be written: read only"] * 2
 
 
 def test_a_schedule_that_cannot_be_read_here_keeps_no_run_waiting(
@@ -192,7 +192,7 @@ def test_workers_in_several_processes_start_each_instant_once(
     store: RunStore, was_missed: Callable[..., None], spawn: Callable[[], subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
     workers = [spawn() for _ in range(3)]
-    wait_for(lambda: (tmp_path / "log").read_text().count('"kind": "metrics"') == 3)  # they are about to work
+    wait_for(lambda: (tmp_path / "log").read_text().count('"kind": "ready"') == 3)
 
     was_missed(missed=30)
     wait_for(lambda: [record.status for record in store.runs(limit=None)] == [Status.DONE] * 30)

@@ -263,7 +263,7 @@ def test_a_worker_outlives_a_database_that_refuses_and_is_not_idle_meanwhile(sto
 
     Worker(store, agents=[Shop], deps=[], poll=0.01, on_event=mend).run(until_idle=True)
 
-    assert told[:2] == ["store_failed", "store_failed"]
+    assert told[:3] == ["ready", "store_failed", "store_failed"]
     assert store.load("run-1").status is Status.DONE
 
 
@@ -281,7 +281,7 @@ def test_a_step_whose_run_cannot_be_given_back_frees_its_slot(store: RunStore, s
 
     worker.run(once=True)
 
-    assert told == ["step_failed"]
+    assert told == ["ready", "step_failed"]
 
 
 def test_a_listener_that_raises_costs_no_slot_and_is_told_of_on_standard_error(
@@ -599,7 +599,8 @@ def test_the_command_moves_runs_and_says_what_it_did(name: str, tmp_path: Path, 
     assert done.returncode == 0
     tally = dict.fromkeys(("failed", "handed_back", "lost", "parked", "skipped"), 0)
     assert json.loads(done.stdout) == {**tally, "steps": 2, "events": 3}
-    assert [json.loads(line)["kind"] for line in done.stderr.splitlines()] == ["attempted", "completed", "finished"]
+    kinds = [json.loads(line)["kind"] for line in done.stderr.splitlines()]
+    assert kinds == ["ready", "attempted", "completed", "finished"]
     assert store.load("run-1").answer == "seen"
 
 
