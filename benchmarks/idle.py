@@ -30,6 +30,8 @@ from time import perf_counter
 from typing import Literal, NamedTuple
 
 from agent_es import Notice, Runner, RunStore, Status
+from agent_es.bench.journals import BATCH, url_of
+from agent_es.bench.measure import Bar, Figure, Report, Samples, Show, Side, alternate
 from agent_es.events import LlmDecided, RunStarted, ToolResult
 from agent_es.journal import JournalEntry
 from agent_es.owners import Lease, Owner
@@ -37,8 +39,6 @@ from agent_es.store.leases import Leases
 from agent_es.store.tables import runs
 from agent_es.telemetry import OnEvent
 from agent_es.worker import Worker
-from benchmarks.journals import BATCH, url_of
-from benchmarks.measure import Bar, Figure, Report, Samples, Show, Side, alternate
 from benchmarks.postgres import STUCK, connect, serving
 from benchmarks.sleepers import MODEL, SIGNAL, WEEK, IdleRun, Sleepers
 

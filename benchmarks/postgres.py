@@ -21,10 +21,10 @@ from warnings import catch_warnings, simplefilter
 from eventsourcing.application import Application
 from eventsourcing.persistence import StoredEvent
 
+from agent_es.bench.journals import begin, go_on
+from agent_es.bench.measure import Bar, Figure, Report, Samples, Show
 from agent_es.run import AgentRun
 from agent_es.store import RunStore, system_clock
-from benchmarks.journals import begin, go_on
-from benchmarks.measure import Bar, Figure, Report, Samples, Show
 
 WRITERS = 8
 STUCK = 300.0

@@ -13,11 +13,11 @@ from pathlib import Path
 from time import monotonic, perf_counter
 
 from agent_es import AgentRun, CallTool, Effect, Finish, RunStore, ScriptedDecider, Status, tool
+from agent_es.bench.append import INSERT_EVENT, connect
+from agent_es.bench.journals import url_of
+from agent_es.bench.measure import Bar, Figure, Report, Samples, Show, Side
 from agent_es.events import stream_id
 from agent_es.worker import Worker
-from benchmarks.append import INSERT_EVENT, connect
-from benchmarks.journals import url_of
-from benchmarks.measure import Bar, Figure, Report, Samples, Show, Side
 from benchmarks.postgres import STUCK, Span, serving
 
 STEPS = 3

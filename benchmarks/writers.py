@@ -11,9 +11,9 @@ from pathlib import Path
 from statistics import median
 from time import monotonic, perf_counter
 
+from agent_es.bench.journals import begin, go_on, url_of
+from agent_es.bench.measure import Bar, Figure, Report, Show
 from agent_es.store import RunStore
-from benchmarks.journals import begin, go_on, url_of
-from benchmarks.measure import Bar, Figure, Report, Show
 
 WRITERS = 8
 AT_LEAST = 0.5

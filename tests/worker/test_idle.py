@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from agent_es import AgentRun, CallTool, Effect, Finish, Runner, RunStore, ScriptedDecider, Status, tool
-from benchmarks.__main__ import as_markdown
+from agent_es.bench.measure import Bar, Figure, Report
+from agent_es.bench.report import as_markdown
 from benchmarks.idle import QUICK, noted, spend, went_on
-from benchmarks.measure import Bar, Figure, Report
 from benchmarks.sleepers import MODEL, SIGNAL, IdleRun, Sleepers
 
 WAKES_AT = datetime(2030, 1, 1, 12, tzinfo=UTC)

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+from agent_es.bench.measure import Show
 from agent_es.run import AgentRun, Planned
 from agent_es.store import RunStore
 from agent_es.tools import CallTool
-from benchmarks.measure import Show
 
 TOOL = "search_policy"
 GOAL = "Refund order ORD-3300, 180.00, if the policy allows it"

@@ -3,9 +3,9 @@
 from pathlib import Path
 from time import perf_counter
 
+from agent_es.bench.journals import fill, url_of
+from agent_es.bench.measure import Bar, Figure, Report, Show, Side, alternate
 from agent_es.store import RunStore
-from benchmarks.journals import fill, url_of
-from benchmarks.measure import Bar, Figure, Report, Show, Side, alternate
 
 AT_MOST = 1.2
 ENOUGH = 20_000

@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-from benchmarks.measure import Bar, Figure, Report, Show, Side, alternate
+from agent_es.bench.measure import Bar, Figure, Report, Show, Side, alternate
 
 HELP_AT_MOST = 0.35
 IMPORT_AT_MOST = 60.0

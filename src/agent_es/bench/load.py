@@ -16,10 +16,10 @@ from eventsourcing.application import Application
 from eventsourcing.domain import Aggregate, event
 from pydantic import BaseModel, ConfigDict
 
+from agent_es.bench.journals import BATCH, GOAL, TOOL, args_json, fill, result_json, url_of
+from agent_es.bench.measure import Bar, Figure, Report, Show, Side, alternate
 from agent_es.events import stream_id
 from agent_es.store import RunStore
-from benchmarks.journals import BATCH, GOAL, TOOL, args_json, fill, result_json, url_of
-from benchmarks.measure import Bar, Figure, Report, Show, Side, alternate
 
 AT_LEAST = 5.0
 RUN_ID = "run-load"
