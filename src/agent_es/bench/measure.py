@@ -45,12 +45,31 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
+class Measured:
+    """What one system needed for one size of a workload, over some rounds."""
+
+    system: str
+    database: str
+    """``sqlite``, ``postgres``, or the empty string where there is none."""
+    size: int
+    """How many steps, events, sleepers or writers; 0 where the workload has one size."""
+    value: float
+    """The median of the rounds."""
+    low: float
+    high: float
+    unit: str
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """What one workload found."""
 
     figures: tuple[Figure, ...]
     bar: Bar
     more: tuple[Bar, ...] = ()
+    measured: tuple[Measured, ...] = ()
+    """What is drawn: one curve, or one bar, for each system and database."""
 
     @property
     def bars(self) -> tuple[Bar, ...]:

@@ -101,6 +101,7 @@ def as_object(reports: Mapping[str, Report], began: datetime, *, quick: bool) ->
             str(workload): {
                 "figures": [asdict(figure) for figure in report.figures],
                 "bars": [{**asdict(bar), "is_met": bar.is_met} for bar in report.bars],
+                "measured": [asdict(measured) for measured in report.measured],
             }
             for workload, report in reports.items()
         },
