@@ -204,18 +204,17 @@ class Threads:
 
     def perform(self, request: Request, /) -> Any:
         """Do what is asked and return the answer."""
-        if isinstance(request, NewWork):
-            self._runner.check_held(request.run)
+        if isinstance(request, Append):
+            return self._runner.save(request.run)
+        if isinstance(request, NextDone):
+            return self.next_done()
+        self._runner.check_held(request.run)
         match request:
             case Decide(run):
                 return finish(self._runner.ask(run))
-            case Append(run):
-                return self._runner.save(run)
             case Start():
                 self._ready.append(Body(self._runner, request))
                 return None
-            case NextDone():
-                return self.next_done()
             case Transact(run):
                 return self._runner.transact(run, Body(self._runner, request))
             case Probe():

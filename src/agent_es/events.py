@@ -8,6 +8,7 @@ Rule 5: what JSON says of a value lies in an event as one canonical text (a ``Js
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal, Protocol, final
 from uuid import NAMESPACE_URL, UUID, uuid5
 
@@ -29,6 +30,7 @@ Settlement = Literal["happened", "did_not_happen", "skipped", "told"]
 MAX_RUN_ID = 200
 
 
+@lru_cache(maxsize=4096)
 def stream_id(run_id: str) -> UUID:
     """Return the id of the stream that holds a run's events; raise ``BadRunId``."""
     if not 1 <= len(run_id) <= MAX_RUN_ID or "\0" in run_id or valid_unicode(run_id) != run_id:

@@ -423,7 +423,18 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
                 f"run {self._state.run_id} is {self._state.status}: {event_class.__name__} cannot happen to it"
             )
         values = {name: valid_unicode(value) if isinstance(value, str) else value for name, value in kwargs.items()}
-        super().trigger_event(event_class, timestamp=self.now, **values)
+        version = self._version + 1
+        event = cast(
+            AnyEvent,
+            event_class(originator_id=self._id, originator_version=version, timestamp=self.now, **values),
+        )
+        # What the base class does by ``event.mutate(self)``, less what it checks: that the event just made is next.
+        self._went_to(evolve(self._state, event), version, event.timestamp)
+        self._pending_events.append(event)
+
+    def _went_to(self, state: RunState, version: int, at: datetime) -> None:
+        """Set what an event changes, at once: ``__setattr__`` refuses a view what was refused before this."""
+        vars(self).update(_state=state, _version=version, _modified_on=at)
 
     def take_in(self, event: AnyEvent) -> None:
         """Fold an event into the state: what every event's ``apply`` does."""
@@ -437,9 +448,8 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
 
     def mark_recorded(self) -> None:
         """Count what was pending as recorded: the store made it durable."""
-        self._recorded = self._state
-        self._appended = tuple(self.pending_events)
-        self.pending_events.clear()
+        vars(self).update(_recorded=self._state, _appended=(*self._pending_events,))
+        self._pending_events.clear()
 
     def catch_up(self, events: Sequence[AnyEvent]) -> None:
         """Take in what others recorded meanwhile; what is pending comes after it.

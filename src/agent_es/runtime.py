@@ -444,8 +444,9 @@ class Runner:
         return advance(run, tools, at_once=self.at_once or run.at_once, draw=self.draw)
 
     def _tell(self, run: AgentRun, events: Iterable[AnyEvent]) -> None:
-        for event in events:
-            self.on_event(notice_of(run.state.run_id, event))
+        if self.on_event is not ignore:
+            for event in events:
+                self.on_event(notice_of(run.state.run_id, event))
 
     def _tell_resumed(self, state: RunState) -> None:
         seq = state.version - 1

@@ -8,9 +8,11 @@ sees only its own length of it.  ``Step`` objects are made when somebody looks.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple, assert_never, cast, overload
 
 from agent_es.errors import RunHasFailed, RunUnfinished
@@ -129,7 +131,7 @@ class Step(NamedTuple):
     @property
     def is_open(self) -> bool:
         """Whether the step has no outcome yet."""
-        return self.status in ("queued", "started", "retrying", "waiting", "in_doubt")
+        return self.status in _OPEN
 
     @property
     def wake_at(self) -> datetime | None:
@@ -183,7 +185,10 @@ _Atoms = tuple[
 BY_PROBE = "probe"
 """Who settled a doubt where no person did: the attempts before it still count."""
 
-_ACTIVE = frozenset({"queued", "started", "retrying"})
+_ACTIVE: AbstractSet[StepStatus] = frozenset({"queued", "started", "retrying"})
+_WAITING: AbstractSet[StepStatus] = frozenset({"waiting"})
+_IN_DOUBT: AbstractSet[StepStatus] = frozenset({"in_doubt"})
+_OPEN = _ACTIVE | _WAITING | _IN_DOUBT
 
 
 class Steps(Sequence[Step]):
@@ -213,10 +218,9 @@ class Steps(Sequence[Step]):
             return Step._make(self._past[position])
         return Step._make(self._current[position - self._size])
 
-    @property
-    def latest_turn(self) -> tuple[Step, ...]:
-        """The steps of the turn that was decided last."""
-        return tuple(map(Step._make, self._current))
+    def of_latest_turn(self, statuses: AbstractSet[StepStatus]) -> tuple[Step, ...]:
+        """Return the steps of the turn that was decided last which have one of these statuses."""
+        return tuple([Step._make(atoms) for atoms in self._current if atoms[7] in statuses])
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Steps) and tuple(self) == tuple(other)
@@ -288,17 +292,17 @@ class RunState:
     @property
     def open_steps(self) -> tuple[Step, ...]:
         """The steps that were decided and have no outcome yet; they belong to the latest turn."""
-        return tuple(step for step in self.steps.latest_turn if step.is_open)
+        return self.steps.of_latest_turn(_OPEN)
 
     @property
     def doubts(self) -> tuple[Step, ...]:
         """The steps of which nobody knows whether they happened."""
-        return tuple(step for step in self.open_steps if step.status == "in_doubt")
+        return self.steps.of_latest_turn(_IN_DOUBT)
 
     @property
     def waits(self) -> tuple[Step, ...]:
         """The steps that wait for the clock, a signal or another run."""
-        return tuple(step for step in self.open_steps if step.status == "waiting")
+        return self.steps.of_latest_turn(_WAITING)
 
     @property
     def came_to_json(self) -> str:
@@ -365,22 +369,25 @@ class Draft:
     updated_at: datetime | None
 
     def __init__(self, state: RunState) -> None:
-        for name in _COPIED:
-            setattr(self, name, getattr(state, name))
+        for name, value in zip(_COPIED, _copied(state), strict=True):
+            setattr(self, name, value)
         steps = state.steps
         self.past = steps._past  # noqa: SLF001  # the two halves of one representation
         self.size = steps._size  # noqa: SLF001
         self.current = {atoms[0]: atoms for atoms in steps._current}  # noqa: SLF001
-        self.in_doubt = sum(atoms[7] == "in_doubt" for atoms in self.current.values())
-        self.active = sum(atoms[7] in _ACTIVE for atoms in self.current.values())
-        self.waiting = sum(atoms[7] == "waiting" for atoms in self.current.values())
+        self.in_doubt = self.active = self.waiting = 0
+        for atoms in steps._current:  # noqa: SLF001
+            status = atoms[7]
+            self.in_doubt += status == "in_doubt"
+            self.active += status in _ACTIVE
+            self.waiting += status == "waiting"
         self.received = {signal.seq: signal for signal in state.signals}
 
     def freeze(self) -> RunState:
         """Return the state as it stands."""
         steps = Steps(self.past, self.size, tuple(self.current.values()))
         signals = tuple(self.received.values())
-        return RunState(steps=steps, signals=signals, **{name: getattr(self, name) for name in _COPIED})
+        return RunState(steps=steps, signals=signals, **dict(zip(_COPIED, _copied(self), strict=True)))
 
     def started(self, event: RunStarted) -> None:
         """Take in who set which goal."""
@@ -586,6 +593,7 @@ class Draft:
 
 
 _COPIED = tuple(f.name for f in fields(RunState) if f.name not in ("steps", "signals"))
+_copied = attrgetter(*_COPIED)
 _NOTHING: Awaited = (None, None, None)
 
 

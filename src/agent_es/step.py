@@ -164,13 +164,8 @@ class Turn:
     def _begin(self) -> Requests:
         """See what there is to do: what the decider says, or what was left open."""
         run = self._run
-        # Who comes to a run that waits comes because its time is up, whatever the clock says here; or to ask a probe.
-        is_due = run.state.status is Status.WAITING and run.state.waiting_for != "doubt"
-        now = (run.state.wake_at if is_due else None) or run.now
-        if run.state.rests_until is not None and run.state.rests_until <= now:
-            run.record_rest_ended()
-        _end_waits(run, now)
-        if not run.state.open_steps:
+        now = self._end_what_is_due() if run.state.open_steps else None
+        if now is None or not run.state.open_steps:
             if run.pending_events:
                 yield from appended(run)
             yield from (
@@ -180,6 +175,17 @@ class Turn:
             self._todo.extend(step for step in run.state.open_steps if step.status == "queued")
         else:
             self._todo.extend(step for step in run.state.open_steps if self._is_due(step, now))
+
+    def _end_what_is_due(self) -> datetime:
+        """Record what the run waits for no longer; return the time that counts for what is open."""
+        run = self._run
+        # Who comes to a run that waits comes because its time is up, whatever the clock says here; or to ask a probe.
+        is_due = run.state.status is Status.WAITING and run.state.waiting_for != "doubt"
+        now = (run.state.wake_at if is_due else None) or run.now
+        if run.state.rests_until is not None and run.state.rests_until <= now:
+            run.record_rest_ended()
+        _end_waits(run, now)
+        return now
 
     def _take_ready(self) -> list[Step]:
         """Return what may start: not what becomes ready meanwhile, whose start mark is not durable yet."""
@@ -231,7 +237,7 @@ class Turn:
                 run.record_result(step.idx, value)
             case Waits(wait):
                 run.record_wait_of(step.idx, wait)
-                _end_waits(run, run.now)
+                _end_waits(run)
             case Failed(may_retry=True) if self._has_attempts(step):
                 return self._later(step, outcome)
             case Failed():
@@ -362,7 +368,7 @@ def _decide(run: AgentRun, tools: Mapping[str, Tool], at_once: int) -> Requests:
     plan = [_plan(run, tools, idx, call) for idx, call in enumerate(calls, start=first)]
     while True:
         run.record_turn(plan, at_once=at_once)
-        _end_waits(run, run.now)
+        _end_waits(run)
         try:
             yield from appended(run)
         except KeyReused as reused:  # the whole append was refused: tell the decider, and record the rest
@@ -378,12 +384,12 @@ def _decide(run: AgentRun, tools: Mapping[str, Tool], at_once: int) -> Requests:
             return
 
 
-def _end_waits(run: AgentRun, now: datetime) -> None:
+def _end_waits(run: AgentRun, now: datetime | None = None) -> None:
     """Record which waits are over: for each step the first signal that came for it, or else the clock."""
     for step in run.state.waits:
         if signal := run.state.signal_for(step):
             run.record_wait_ended(step.idx, signal.seq)
-        elif step.wake_at is not None and step.wake_at <= now:
+        elif step.wake_at is not None and step.wake_at <= (now or run.now):
             run.record_wait_ended(step.idx)
 
 

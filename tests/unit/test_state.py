@@ -381,7 +381,7 @@ def test_the_calls_of_a_turn_stand_in_the_order_of_decision_whatever_order_they_
 def test_only_the_latest_turn_has_open_steps() -> None:
     state = fold([started(), decided(0), gave(0), decided(1, attempt=0)])
 
-    assert [step.idx for step in state.steps.latest_turn] == [1]
+    assert [step.idx for step in state.open_steps] == [1]
     assert [(step.idx, step.status) for step in state.open_steps] == [(1, "queued")]
 
 

@@ -116,15 +116,19 @@ class Datastore(SQLAlchemyDatastore):
 
     @contextmanager
     def _in_turn(self) -> Iterator[None]:
-        """Wait for those of this process who write, where one writes at a time: the next is woken, none guesses."""
-        if self._turn is None:
-            yield
-            return
-        if not self._turn.acquire(timeout=max(0.0, self.patience)):
-            raise self._busy()
+        self._take_turn()
         try:
             yield
         finally:
+            self._end_turn()
+
+    def _take_turn(self) -> None:
+        """Wait for those of this process who write, where one writes at a time: the next is woken, none guesses."""
+        if self._turn is not None and not self._turn.acquire(timeout=max(0.0, self.patience)):
+            raise self._busy()
+
+    def _end_turn(self) -> None:
+        if self._turn is not None:
             self._turn.release()
 
     @contextmanager
@@ -150,6 +154,9 @@ class Datastore(SQLAlchemyDatastore):
         except BaseException:
             self._take_back(lent)
             raise
+        self._keep_at_hand(lent)
+
+    def _keep_at_hand(self, lent: PoolProxiedConnection) -> None:
         self._at_hand.append(lent)
         if self._is_closed:
             self._set_aside()
@@ -278,13 +285,23 @@ class Datastore(SQLAlchemyDatastore):
         ``alone`` keeps everybody else from appending until then, on a database where several may.
         """
         self.refuse_reentry()
-        with self._in_turn(), self.raw(self._begin()) as connection:
-            if alone:
-                self.patiently(lambda: self.dialect.lock_out(connection))
-            yield connection
-            crash_point(BEFORE_COMMIT, "commit")
-            connection.execute("COMMIT")
-            crash_point(AFTER_COMMIT, "commit")
+        self._take_turn()
+        try:
+            lent = self._begin()
+            try:
+                connection: Any = lent.driver_connection
+                if alone:
+                    self.patiently(lambda: self.dialect.lock_out(connection))
+                yield connection
+                crash_point(BEFORE_COMMIT, "commit")
+                connection.execute("COMMIT")
+                crash_point(AFTER_COMMIT, "commit")
+            except BaseException:
+                self._take_back(lent)
+                raise
+            self._keep_at_hand(lent)
+        finally:
+            self._end_turn()
 
     def repeatable(self, act: Callable[[Any], T], what: str) -> T:
         """Let ``act`` write in a transaction of its own; where its answer is lost, again: that must harm nothing.
