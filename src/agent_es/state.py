@@ -232,6 +232,11 @@ class Steps(Sequence[Step]):
         return f"Steps({[*self]!r})"
 
 
+def parts_of(steps: Steps) -> tuple[list[_Atoms], tuple[_Atoms, ...]]:
+    """Return the steps of earlier turns and those of the latest, taken apart: ``Steps(past, len(past), current)``."""
+    return steps._past[: steps._size], steps._current  # noqa: SLF001  # the two halves of one representation
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
     """A run as folded so far: a value."""

@@ -53,6 +53,7 @@ from agent_es.store.mapper import EventMapper, Row
 from agent_es.store.projection import Change, Claim, change_of, claims_of, ends_lease, row_of, tag_of
 from agent_es.store.recorder import Append, Factory, KeyHeld, RunRecorder
 from agent_es.store.schedules import CatchUp, Schedule, Timetable
+from agent_es.store.snapshots import Snapshots
 from agent_es.store.tables import runs
 from agent_es.store.tracking import Tracking
 from agent_es.tools import Returned, Waits
@@ -97,7 +98,8 @@ class RunStore(Application[UUID]):
     ``clock`` gives the times of events; left out, it is the database's.  ``env`` holds settings of the event store
     library (a cipher, a compressor).  Without ``create``, what is not there yet is refused.  With ``migrate``,
     tables of an older schema are brought up to this one.  ``patience`` bounds the seconds that a writer waits for
-    the write lock.  Raises ``StoreUnusable`` and ``SchemaMismatch``.
+    the write lock.  Without ``snapshots``, long runs are folded from their first event, and none is taken.
+    Raises ``StoreUnusable`` and ``SchemaMismatch``.
     """
 
     name = "agent_es"
@@ -119,6 +121,7 @@ class RunStore(Application[UUID]):
         create: bool = True,
         migrate: bool = False,
         patience: float = PATIENCE,
+        snapshots: bool = True,
     ) -> None:
         database = parsed(url)
         dialect_of(database).check(database, create=create, migrate=migrate)
@@ -136,6 +139,7 @@ class RunStore(Application[UUID]):
             self.bell = Bell(self.recorder.datastore)
             self.tracking = Tracking(self.recorder.datastore)
             self.timetable = Timetable(self.recorder, self.mapper, self.clock)
+            self._snapshots = Snapshots(self.recorder, self.mapper, is_on=snapshots)
             self._feed = Feed(self.recorder, self.mapper)
             self.recorder.open(create=create, migrate=migrate)
         except AgentError:
@@ -222,12 +226,25 @@ class RunStore(Application[UUID]):
         """Return the run's state, or the one it had after ``version`` events; raise ``RunNotFound``."""
         if version is not None and version < 1:
             raise RunNotFound(f"run {run_id} has no version {version}: versions count from 1")
-        state = self.recorder.read(stream_id(run_id), self.mapper.fold, upto=version)
+        stream = stream_id(run_id)
+        taken = self._snapshots.state(run_id, version)
+        known = 0 if taken is None else taken.version
+        state = self.recorder.read(stream, lambda rows: self.mapper.fold(rows, taken), after=known, upto=version)
         if not state.version:
             raise self._not_found(run_id)
+        if version is None:
+            self._snapshots.offer(state, known)
         if version is not None and state.version < version:
             raise RunNotFound(f"run {run_id} has no version {version}: its last is {state.version}")
         return state
+
+    def snapshot(self, run_id: str) -> bool:
+        """Take a snapshot of a run now, for whoever reads it next; say whether that was done.
+
+        Snapshots are taken by themselves as a run grows, and nothing but time depends on them.
+        Raises ``RunNotFound``, ``RunUnreadable``, ``StoreBusy``, ``StoreUnusable``.
+        """
+        return self._snapshots.take(self.load(run_id))
 
     def aggregate(self, agent: type[Run], run_id: str) -> Run:
         """Return the run, ready to take commands."""
@@ -575,8 +592,8 @@ class RunStore(Application[UUID]):
                 return
         raise self._moved(run, seq)
 
-    @staticmethod
-    def _recorded(run: AgentRun) -> None:
+    def _recorded(self, run: AgentRun) -> None:
+        self._snapshots.offer(run.state, run.recorded.version)
         lets_go = run.lease is not None and ends_lease(run.state, run.recorded)
         run.mark_recorded()
         if lets_go and run.lease is not None:
@@ -684,6 +701,7 @@ class RunStore(Application[UUID]):
 
     def close(self) -> None:
         """Close the connections; a store that is used again opens new ones."""
+        self._snapshots.close()
         super().close()
         self.recorder.datastore.close()
 

@@ -40,11 +40,21 @@ class EventMapper(Mapper[UUID]):
         state: bytes = cls.__pydantic_serializer__.to_json(domain_event, exclude_none=True)
         if cls.class_version > 1:
             state = b'{"class_version":%d,' % cls.class_version + state[1:]
-        if self.compressor:
-            state = self.compressor.compress(state)
-        if self.cipher:
-            state = self.cipher.encrypt(state)
+        if not self._is_plain:
+            state = self.sealed(state)
         return StoredEvent(domain_event.originator_id, domain_event.originator_version, self._topics[cls], state)
+
+    def sealed(self, data: bytes) -> bytes:
+        """Return data as the user's compressor and cipher store it."""
+        if self.compressor:
+            data = self.compressor.compress(data)
+        return self.cipher.encrypt(data) if self.cipher else data
+
+    def opened(self, data: bytes) -> bytes:
+        """Return data that was sealed; raises what the user's cipher and compressor raise."""
+        if self.cipher:
+            data = self.cipher.decrypt(data)
+        return self.compressor.decompress(data) if self.compressor else data
 
     def to_domain_event(self, stored_event: StoredEvent) -> AnyEvent:
         """Return the event that was stored; raise ``RunUnreadable`` where this code does not know it."""
@@ -77,10 +87,7 @@ class EventMapper(Mapper[UUID]):
         if decoder is None:
             raise RunUnreadable(f"it holds an event of the unknown type {topic!r}")
         try:
-            if self.cipher:
-                data = self.cipher.decrypt(data)
-            if self.compressor:
-                data = self.compressor.decompress(data)
+            data = self.opened(data)
         except Exception as error:  # whatever the user's cipher raises
             raise RunUnreadable(
                 f"an event cannot be deciphered ({type(error).__name__}); is the key right?"

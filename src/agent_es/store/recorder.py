@@ -26,7 +26,17 @@ from agent_es.store.datastore import Datastore
 from agent_es.store.dialects import shown
 from agent_es.store.mapper import Row
 from agent_es.store.projection import ALL, Change, Claim, Columns, Delivery, Tag
-from agent_es.store.tables import SCHEMA_VERSION, deliveries, is_present, keys, metadata, runs, schema, tags
+from agent_es.store.tables import (
+    SCHEMA_VERSION,
+    deliveries,
+    is_present,
+    keys,
+    metadata,
+    runs,
+    schema,
+    snapshots,
+    tags,
+)
 
 _ALL = 2**63 - 1
 """A version that no run reaches."""
@@ -319,8 +329,12 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
         return int(count)
 
     def _rows_of(self, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        return self.select(self.datastore.dialect.sql(sql), values)
+
+    def select(self, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Return the rows of a statement in the words of the database."""
         dialect = self.datastore.dialect
-        return self._reading(lambda connection: list(dialect.select(connection, dialect.sql(sql), values)))
+        return self._reading(lambda connection: list(dialect.select(connection, sql, values)))
 
     def _reading(self, act: Callable[[Any], T]) -> T:
         try:
@@ -355,6 +369,7 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
                     kept.add(run_id)
             for table in (keys, tags, deliveries):
                 self._clear(connection, table, kept)
+            self._clear(connection, snapshots, set())
             for row, claims in made:
                 if claims:
                     connection.cursor().executemany(self._insert_key, [astuple(claim) for claim in claims])

@@ -1,7 +1,7 @@
-"""The tables beside the events: runs, keys, tags, deliveries, readers and schedules, and the version of it all.
+"""The tables beside the events: runs, keys, tags, deliveries, snapshots, readers, schedules, and their version.
 
-Rule 1: what is projected here can be made again from the events; leases, readers and schedules cannot, and are left
-alone.
+Rule 1: what is projected here can be made again from the events, and snapshots are taken again; leases, readers and
+schedules cannot, and are left alone.
 Rule 2: a change of these tables raises ``SCHEMA_VERSION``; stored events are never rewritten.
 """
 
@@ -14,6 +14,7 @@ from sqlalchemy import (
     Float,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     String,
     Table,
@@ -23,7 +24,7 @@ from sqlalchemy import (
 
 from agent_es.errors import SchemaMismatch
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 metadata = MetaData()
 
@@ -120,6 +121,16 @@ schedules = Table(
     Column("next_at", Float, comment="the instant that comes next: seconds since 1970, UTC"),
     Column("last_at", Float, comment="the last instant whose run was started"),
     Index("agent_es_schedules_due", "next_at", "name"),
+)
+
+snapshots = Table(
+    "agent_es_snapshots",
+    metadata,
+    Column("run_id", String(200), primary_key=True),
+    Column("version", Integer, primary_key=True, comment="how many events are folded into it"),
+    Column("fold", String(64), nullable=False, comment="the name of the code that folded them"),
+    Column("image", LargeBinary, nullable=False, comment="the state, compressed, under the cipher of the events"),
+    Column("last_event", String(64), nullable=False, comment="digest of the last of them"),
 )
 
 schema = Table("agent_es_schema", metadata, Column("version", Integer, nullable=False))
