@@ -68,7 +68,7 @@ MUTANTS = (
         "asked_anew",
         "the decider is asked though steps of its last decision are open",
         "step.py",
-        "        if not run.state.open_steps:\n            if run.pending_events:\n",
+        "        if now is None or not run.state.open_steps:\n            if run.pending_events:\n",
         "        if True:\n            if run.pending_events:\n",
     ),
     Mutant(
@@ -389,9 +389,9 @@ MUTANTS = (
         "step.py",
         "        if signal := run.state.signal_for(step):\n"
         "            run.record_wait_ended(step.idx, signal.seq)\n"
-        "        elif step.wake_at is not None and step.wake_at <= now:\n"
+        "        elif step.wake_at is not None and step.wake_at <= (now or run.now):\n"
         "            run.record_wait_ended(step.idx)\n",
-        "        if step.wake_at is not None and step.wake_at <= now:\n"
+        "        if step.wake_at is not None and step.wake_at <= (now or run.now):\n"
         "            run.record_wait_ended(step.idx)\n"
         "        elif signal := run.state.signal_for(step):\n"
         "            run.record_wait_ended(step.idx, signal.seq)\n",
@@ -400,7 +400,7 @@ MUTANTS = (
         "clock_unasked",
         "a wait with a time ends as soon as somebody looks at it",
         "step.py",
-        "        elif step.wake_at is not None and step.wake_at <= now:\n",
+        "        elif step.wake_at is not None and step.wake_at <= (now or run.now):\n",
         "        elif step.wake_at is not None:\n",
     ),
     Mutant(
