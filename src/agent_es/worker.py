@@ -1,6 +1,6 @@
-"""A worker: claims a due run, takes one step, gives it back; many beside each other, on many machines.
+"""A worker: claims a due run, moves it for a moment, gives it back; many beside each other, on many machines.
 
-Rule 1: a run is claimed for one step, so that no run keeps the others waiting.
+Rule 1: a run is claimed for one step, and for those that fit in a moment after it: no run keeps the others waiting.
 Rule 2: a claim is counted before anything is done: a run that kills its workers is parked, and starves nobody.
 Rule 3: what this code cannot read or has no class for is left as it is, and shown; the others go on.
 Rule 4: a run that several workers had in vain is moved alone: if it kills this one too, no other is blamed for that.
@@ -22,12 +22,17 @@ from typing import Any
 from agent_es.decider import Decider
 from agent_es.errors import AgentError, AgentUnknown, BadAgent, RunMoved, RunUnreadable
 from agent_es.heart import Heart
+from agent_es.live import LiveRuns
 from agent_es.owners import Lease, Owner
 from agent_es.run import AgentRun
 from agent_es.runtime import Runner
 from agent_es.store import RunStore
 from agent_es.telemetry import Kind, Notice, OnEvent, ignore
 from agent_es.tools import Tool, describe
+
+SLICE = 0.05
+"""Seconds since its claim after which a run begins no further step, and others get their turn: two commits a step are
+saved where steps are short, and where they are long nobody would wait less for it."""
 
 MAX_DEFERRED = 60.0
 """Seconds for which a run that could not be moved is left alone at most."""
@@ -79,9 +84,10 @@ class Worker:
     """Moves the due runs of some agents, up to ``concurrency`` at once.
 
     ``decider`` is one, or a mapping from agents; ``deps``, ``tools`` and ``at_once`` are as for a ``Runner``.  A
-    claim holds for ``lease`` seconds and is renewed.  A due run is noticed at once; ``poll`` seconds is how late that
-    may be where a notice was lost.  A run that ``park_after`` workers in a row got nowhere with is
-    parked; its last two claims are moved alone.  A stop waits for ``grace`` seconds.
+    claim holds for ``lease`` seconds and is renewed.  A run that is claimed takes a step, and those that begin within
+    ``moment`` seconds; 0 gives it back after one.  A due run is noticed at once; ``poll`` seconds is how late that
+    may be where a notice was lost.  A run that ``park_after`` workers in a row got nowhere with is parked; its last
+    two claims are moved alone.  A stop waits for ``grace`` seconds.
     """
 
     def __init__(
@@ -98,16 +104,17 @@ class Worker:
         poll: float = 0.5,
         park_after: int = 5,
         grace: float = 10.0,
+        moment: float = SLICE,
         owner: Owner | None = None,
         on_event: OnEvent = ignore,
     ) -> None:
         known = tuple(agents)
         if not known or concurrency < 1 or park_after < 1:
             raise BadAgent("a worker needs an agent, a slot to move it in, and one attempt: agents=[...]")
-        if not 0 < poll <= MAX_POLL or grace < 0:
+        if not 0 < poll <= MAX_POLL or grace < 0 or moment < 0:
             raise BadAgent(
-                f"poll={poll}, grace={grace}: a worker that waits no time at all between looks never rests, and one "
-                f"that looks less often than every {MAX_POLL:g} s may oversleep"
+                f"poll={poll}, grace={grace}, moment={moment}: none is negative; a worker that waits no time at all "
+                f"between looks never rests, and one that looks less often than every {MAX_POLL:g} s may oversleep"
             )
         self.store = store
         self.concurrency = concurrency
@@ -115,6 +122,7 @@ class Worker:
         self.poll = poll
         self.park_after = park_after
         self.grace = grace
+        self.moment = moment
         self.owner = owner or Owner.here()
         self.tally = Tally()
         self._on_event = on_event
@@ -127,6 +135,8 @@ class Worker:
         self._agents, self._fires_at = known, 0.0
         self._orders: queue.SimpleQueue[Lease | None] = queue.SimpleQueue()
         """What is to be moved next; None ends a thread, and one that hangs in a body gets its own too late."""
+        self._live = LiveRuns()
+        self._takes_one = False
         self._threads = 0
         self._flying: dict[int, Lease] = {}
         self._runners: dict[str, Runner] = {}
@@ -152,6 +162,7 @@ class Worker:
         ``until_idle`` ends when nothing is due; ``once`` after one step.
         """
         self._orders, self._threads, self._fires_at = queue.SimpleQueue(), 0, 0.0
+        self._takes_one = once
         with self._stopped_by_signals(), self._listening():
             self._tell("ready", "", f"{', '.join(self._runners)}; {self.concurrency} at once")
             while not self._stops.is_set():
@@ -304,11 +315,10 @@ class Worker:
         self._flying.clear()
 
     def _work(self, lease: Lease) -> None:
-        """Take one step of a run, whatever happens, and give the run back."""
+        """Move a run for a moment, whatever happens, and give it back."""
         later: Later | None = None
         try:
-            self._step(lease)
-            self.tally.steps += 1
+            self._move(lease)
         except RunMoved as moved:  # another worker has it
             self.tally.lost += 1
             self._tell("lease_lost", lease.run_id, str(moved))
@@ -328,16 +338,29 @@ class Worker:
             finally:
                 self._ended.put(lease)
 
-    def _step(self, lease: Lease) -> None:
-        state = self.store.load(lease.run_id)
+    def _move(self, lease: Lease) -> None:
+        """Take a step of a run that was claimed, and those after it that begin within the moment."""
+        until = time.monotonic() + self.moment
+        state = self.store.load(lease.run_id, known=self._live.take(lease.run_id))
         runner = self._runners[state.agent]
         run = runner.claimed(state, lease)
         if lease.claims > self.park_after and run.state.can_move:
             run.record_parked(f"{lease.claims - 1} workers had the run, and none of them got anywhere")
             runner.save(run)
             self.tally.parked += 1
+            self.tally.steps += 1
         else:
-            runner.move(run)
+            is_more = True
+            while is_more:
+                runner.move(run)
+                self.tally.steps += 1
+                is_more = (
+                    run.lease is not None  # else its last append gave it back
+                    and run.state.can_move
+                    and not (self._takes_one or self._stops.is_set())
+                    and time.monotonic() < until
+                )
+        self._live.put(run.recorded)
 
     def _give_back(self, lease: Lease, later: Later | None = None) -> None:
         with suppress(AgentError):  # it lapses by itself

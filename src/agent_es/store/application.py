@@ -222,18 +222,21 @@ class RunStore(Application[UUID]):
         """Return all schedules, the one that starts a run next first."""
         return self.timetable.listed()
 
-    def load(self, run_id: str, version: int | None = None) -> RunState:
-        """Return the run's state, or the one it had after ``version`` events; raise ``RunNotFound``."""
+    def load(self, run_id: str, version: int | None = None, *, known: RunState | None = None) -> RunState:
+        """Return the run's state, or the one it had after ``version`` events; raise ``RunNotFound``.
+
+        With a ``known`` state of the run, which a store gave before, only what came since is read.
+        """
         if version is not None and version < 1:
             raise RunNotFound(f"run {run_id} has no version {version}: versions count from 1")
         stream = stream_id(run_id)
-        taken = self._snapshots.state(run_id, version)
-        known = 0 if taken is None else taken.version
-        state = self.recorder.read(stream, lambda rows: self.mapper.fold(rows, taken), after=known, upto=version)
+        taken = known if version is None and known is not None else self._snapshots.state(run_id, version)
+        after = 0 if taken is None else taken.version
+        state = self.recorder.read(stream, lambda rows: self.mapper.fold(rows, taken), after=after, upto=version)
         if not state.version:
             raise self._not_found(run_id)
         if version is None:
-            self._snapshots.offer(state, known)
+            self._snapshots.offer(state, after)
         if version is not None and state.version < version:
             raise RunNotFound(f"run {run_id} has no version {version}: its last is {state.version}")
         return state
