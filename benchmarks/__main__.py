@@ -1,20 +1,15 @@
 """The command: run the workloads, show what they found, and fail where a bar is missed."""
 
-import json
-import sys
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from agent_es.bench import append, load, load_growth, startup
-from agent_es.bench.measure import Measure, Report
-from agent_es.bench.report import as_markdown, as_object, as_table, showing
+from agent_es.bench.command import perform
+from agent_es.bench.measure import Measure
 from benchmarks import idle, postgres, workers, writers
 
 
@@ -54,23 +49,8 @@ def main(
     folder: Annotated[Path, typer.Option(help="Where the databases are made: on a real disk.", exists=True)] = Path(),
 ) -> None:
     """Measure agent_es against its bars; exit with 1 where one is missed."""
-    began = datetime.now(UTC)
-    reports: dict[Workload, Report] = {}
-    with showing() as show:
-        for workload in only or Workload:
-            with TemporaryDirectory(prefix=".benchmarks-", dir=folder) as own:
-                reports[workload] = MEASURES[workload](Path(own).resolve(), show, quick=quick)
-    if as_json:
-        json.dump(as_object(reports, began, quick=quick), sys.stdout, indent=2, ensure_ascii=False)
-        print()
-    elif as_page:
-        print(*map(as_markdown, reports.values()), sep="\n")
-    else:
-        Console().print(as_table(reports))
-    missed = [(workload, bar) for workload, report in reports.items() for bar in report.bars if not bar.is_met]
-    for workload, bar in missed:
-        print(f"missed: {workload}: {bar}", file=sys.stderr)
-    raise typer.Exit(1 if missed else 0)
+    measures = {workload: MEASURES[workload] for workload in only or Workload}
+    raise typer.Exit(perform(measures, folder, quick=quick, as_json=as_json, indent=2, as_page=as_page))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,12 @@
-"""Which page holds what is generated.
+"""Which page holds what is generated: a whole page is one text, a part of a page has its place in it."""
 
-A whole page is one text; a part of a page stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``.
-"""
-
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from benchmarks import page, results
+
 from . import broken, cli, crashes, effects, events, status
+from .places import put
 
 STANDS_IN = Path(__file__).parents[2]
 DOCS = STANDS_IN / "docs"
@@ -28,20 +27,11 @@ def stale() -> dict[Path, str]:
     """Return the files whose text is not what would be generated now, with that text."""
     wanted = {DOCS / name: make() for name, make in WHOLE.items()}
     for name, parts in PARTS.items():
-        page = DOCS / name
-        text = page.read_text(encoding="utf-8")
+        text = (DOCS / name).read_text(encoding="utf-8")
         for part, make in parts.items():
             text = put(text, part, make())
-        wanted[page] = text
+        wanted[DOCS / name] = text
+    wanted[page.PAGE] = page.written(page.PAGE.read_text(encoding="utf-8"), results.read())  # but for its pictures
     return {
         path: text for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text
     }
-
-
-def put(text: str, part: str, made: str) -> str:
-    """Return the page's text with one generated part in its place."""
-    begin, end = f"<!-- generated: {part} -->", "<!-- end -->"
-    place = re.compile(f"{re.escape(begin)}\n.*?{re.escape(end)}", re.DOTALL)
-    if len(place.findall(text)) != 1:
-        raise ValueError(f"the page has no place, or several, for {begin}")
-    return place.sub(lambda _: f"{begin}\n\n{made}\n{end}", text)

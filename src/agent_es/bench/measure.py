@@ -76,6 +76,11 @@ class Report:
         """Every bar."""
         return self.bar, *self.more
 
+    @property
+    def missed(self) -> tuple[Bar, ...]:
+        """The bars that are not met."""
+        return tuple(bar for bar in self.bars if not bar.is_met)
+
 
 class Show(Protocol):
     """Goes through some rounds and shows how far it got."""

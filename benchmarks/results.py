@@ -1,0 +1,109 @@
+"""What ``python -m benchmarks --json`` wrote, read back."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from agent_es.bench.measure import Bar, Figure, Measured
+
+RESULTS = Path(__file__).with_name("results.json")
+"""Those that the page in the docs shows."""
+
+OURS, FLOOR = "agent_es", "floor"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one workload found."""
+
+    figures: Sequence[Figure]
+    bars: Sequence[Bar]
+    measured: Sequence[Measured]
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What is drawn in one picture: what systems needed on one database, in one unit."""
+
+    name: str
+    """Of its files, without what they end with."""
+    workload: str
+    database: str
+    unit: str
+    measured: Sequence[Measured]
+
+    @property
+    def systems(self) -> Sequence[str]:
+        """Who was measured: agent_es first, the floor last."""
+        return sorted({one.system for one in self.measured}, key=place_of)
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """Which sizes were measured, the smallest first."""
+        return sorted({one.size for one in self.measured})
+
+    def at(self, system: str, size: int) -> Measured | None:
+        """Return what a system needed at a size, if it went there."""
+        return next((one for one in self.measured if (one.system, one.size) == (system, size)), None)
+
+
+def read(path: Path = RESULTS) -> dict[str, Any]:
+    """Return the whole object."""
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def workloads(results: Mapping[str, Any]) -> dict[str, Found]:
+    """Return what each workload found."""
+    return {
+        name: Found(
+            [Figure(**figure) for figure in found["figures"]],
+            [Bar(**{field.name: bar[field.name] for field in fields(Bar)}) for bar in found["bars"]],
+            [Measured(**measured) for measured in found.get("measured", ())],
+        )
+        for name, found in results["workloads"].items()
+    }
+
+
+def pictures(workload: str, found: Found) -> list[Picture]:
+    """Return the pictures of a workload: one for each database, and where it has several units for each of those."""
+    groups: dict[tuple[str, str], list[Measured]] = {}
+    for one in found.measured:
+        groups.setdefault((one.database, one.unit), []).append(one)
+    databases = [database for database, _ in groups]
+    return [
+        Picture(
+            "-".join(filter(None, [workload, database, slug(unit) if databases.count(database) > 1 else ""])),
+            workload,
+            database,
+            unit,
+            measured,
+        )
+        for (database, unit), measured in groups.items()
+    ]
+
+
+def slug(unit: str) -> str:
+    """Return a unit as the name of a file has it.
+
+    >>> slug("runs/s")
+    'runs-s'
+    """
+    return "".join(char if char.isalnum() else "-" for char in unit.lower())
+
+
+def is_ours(system: str) -> bool:
+    """Say whether it is agent_es, one way or another."""
+    return system.partition(",")[0] == OURS
+
+
+def is_floor(system: str) -> bool:
+    """Say whether it is the least that the work takes."""
+    return system.partition(",")[0] == FLOOR
+
+
+def place_of(system: str) -> tuple[int, str]:
+    """Return where a system stands among others."""
+    return (0 if is_ours(system) else 2 if is_floor(system) else 1), system
