@@ -2,52 +2,76 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
-from agent_es.bench import append, load, load_growth, startup
-from agent_es.bench.measure import Measure, Report
+from agent_es.bench import append, replay, startup
+from agent_es.bench.measure import Measure, Report, Show
 from agent_es.bench.report import as_markdown, as_object, as_table, showing
-from benchmarks import idle, postgres, workers, writers
+from benchmarks import appends, idle, imports, resume, short_runs, size, step, writers
+from benchmarks.systems.process import NAMES, about, chosen, missing
+
+INSTALL = "not installed: pip install -e '.[bench]'"
 
 
 class Workload(StrEnum):
     """What can be measured."""
 
+    REPLAY = "replay"
+    RESUME = "resume"
+    STEP = "step"
     APPEND = "append"
+    APPENDS = "appends"
     WRITERS = "writers"
-    POSTGRES = "postgres"
-    WORKERS = "workers"
     IDLE = "idle"
-    LOAD = "load"
-    LOAD_GROWTH = "load_growth"
+    SHORT_RUNS = "short_runs"
+    SIZE = "size"
     HELP = "help"
     IMPORTS = "imports"
 
 
+class Comparison(Protocol):
+    """Runs one workload with some systems."""
+
+    def __call__(self, folder: Path, show: Show, *, quick: bool, systems: Sequence[str]) -> Report:
+        """Return what was found."""
+        ...
+
+
 MEASURES: Mapping[Workload, Measure] = {
+    Workload.REPLAY: replay.measure,
     Workload.APPEND: append.measure,
+    Workload.APPENDS: appends.measure,
     Workload.WRITERS: writers.measure,
-    Workload.POSTGRES: postgres.measure,
-    Workload.WORKERS: workers.measure,
     Workload.IDLE: idle.measure,
-    Workload.LOAD: load.measure,
-    Workload.LOAD_GROWTH: load_growth.measure,
     Workload.HELP: startup.measure_help,
-    Workload.IMPORTS: startup.measure_imports,
 }
+COMPARISONS: Mapping[Workload, Comparison] = {
+    Workload.RESUME: resume.measure,
+    Workload.STEP: step.measure,
+    Workload.SHORT_RUNS: short_runs.measure,
+    Workload.SIZE: size.measure,
+    Workload.IMPORTS: imports.measure,
+}
+Named = StrEnum("Named", {name.upper(): name for name in NAMES})  # type: ignore[misc]  # the list is elsewhere
 
 
 def main(
     *,
     only: Annotated[list[Workload] | None, typer.Option(help="Run this workload; may be given again.")] = None,
+    system: Annotated[
+        list[Named] | None,
+        typer.Option(help="Compare with this system; may be given again.  All that are installed, if left out."),
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes: see that it works, not how fast.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object to stdout.")] = False,
     as_page: Annotated[bool, typer.Option("--markdown", help="Write tables for a page of the docs.")] = False,
@@ -55,22 +79,45 @@ def main(
 ) -> None:
     """Measure agent_es against its bars; exit with 1 where one is missed."""
     began = datetime.now(UTC)
-    reports: dict[Workload, Report] = {}
+    wanted = [str(name) for name in system or ()]
+    compares = any(workload in COMPARISONS for workload in only or Workload)
+    for name in missing(wanted) if compares else ():
+        print(f"left out: {name}: {INSTALL}", file=sys.stderr)
+    measures = {**MEASURES, **{name: partial(act, systems=chosen(wanted)) for name, act in COMPARISONS.items()}}
+    reports: dict[str, Report] = {}
     with showing() as show:
         for workload in only or Workload:
             with TemporaryDirectory(prefix=".benchmarks-", dir=folder) as own:
-                reports[workload] = MEASURES[workload](Path(own).resolve(), show, quick=quick)
+                reports[workload] = measures[workload](Path(own).resolve(), show, quick=quick)
+    systems = notes(wanted) if compares else {}
     if as_json:
-        json.dump(as_object(reports, began, quick=quick), sys.stdout, indent=2, ensure_ascii=False)
+        told = as_object(reports, began, quick=quick) | {"systems": systems}
+        json.dump(told, sys.stdout, indent=2, ensure_ascii=False)
         print()
     elif as_page:
         print(*map(as_markdown, reports.values()), sep="\n")
+        print(*(f"* `{name}`: {note}\n" for name, note in systems.items()), sep="")
     else:
         Console().print(as_table(reports))
-    missed = [(workload, bar) for workload, report in reports.items() for bar in report.bars if not bar.is_met]
-    for workload, bar in missed:
-        print(f"missed: {workload}: {bar}", file=sys.stderr)
+        if systems:
+            Console().print(as_notes(systems))
+    missed = [(name, bar) for name, report in reports.items() for bar in report.bars if not bar.is_met]
+    for name, bar in missed:
+        print(f"missed: {name}: {bar}", file=sys.stderr)
     raise typer.Exit(1 if missed else 0)
+
+
+def notes(wanted: Sequence[str]) -> dict[str, str]:
+    """Return what each system does more or less than the others, or that it is not there."""
+    return {name: about(name) for name in chosen(wanted)} | dict.fromkeys(missing(wanted), INSTALL)
+
+
+def as_notes(systems: Mapping[str, str]) -> Table:
+    """Return what is to be known of systems."""
+    table = Table("system", "what it does more or less than the others")
+    for name, note in systems.items():
+        table.add_row(name, note)
+    return table
 
 
 if __name__ == "__main__":

