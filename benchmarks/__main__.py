@@ -1,56 +1,93 @@
 """The command: run the workloads, show what they found, and fail where a bar is missed."""
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import typer
 
-from agent_es.bench import append, load, load_growth, startup
+from agent_es.bench import append, replay, startup
 from agent_es.bench.command import perform
-from agent_es.bench.measure import Measure
-from benchmarks import idle, postgres, workers, writers
+from agent_es.bench.measure import Measure, Report, Show
+from benchmarks import appends, idle, imports, resume, short_runs, size, step, writers
+from benchmarks.systems.process import NAMES, about, chosen, missing
+
+INSTALL = "not installed: pip install -e '.[bench]'"
 
 
 class Workload(StrEnum):
     """What can be measured."""
 
+    REPLAY = "replay"
+    RESUME = "resume"
+    STEP = "step"
     APPEND = "append"
+    APPENDS = "appends"
     WRITERS = "writers"
-    POSTGRES = "postgres"
-    WORKERS = "workers"
     IDLE = "idle"
-    LOAD = "load"
-    LOAD_GROWTH = "load_growth"
+    SHORT_RUNS = "short_runs"
+    SIZE = "size"
     HELP = "help"
     IMPORTS = "imports"
 
 
+class Comparison(Protocol):
+    """Runs one workload with some systems."""
+
+    def __call__(self, folder: Path, show: Show, *, quick: bool, systems: Sequence[str]) -> Report:
+        """Return what was found."""
+        ...
+
+
 MEASURES: Mapping[Workload, Measure] = {
+    Workload.REPLAY: replay.measure,
     Workload.APPEND: append.measure,
+    Workload.APPENDS: appends.measure,
     Workload.WRITERS: writers.measure,
-    Workload.POSTGRES: postgres.measure,
-    Workload.WORKERS: workers.measure,
     Workload.IDLE: idle.measure,
-    Workload.LOAD: load.measure,
-    Workload.LOAD_GROWTH: load_growth.measure,
     Workload.HELP: startup.measure_help,
-    Workload.IMPORTS: startup.measure_imports,
 }
+COMPARISONS: Mapping[Workload, Comparison] = {
+    Workload.RESUME: resume.measure,
+    Workload.STEP: step.measure,
+    Workload.SHORT_RUNS: short_runs.measure,
+    Workload.SIZE: size.measure,
+    Workload.IMPORTS: imports.measure,
+}
+Named = StrEnum("Named", {name.upper(): name for name in NAMES})  # type: ignore[misc]  # the list is elsewhere
 
 
 def main(
     *,
     only: Annotated[list[Workload] | None, typer.Option(help="Run this workload; may be given again.")] = None,
+    system: Annotated[
+        list[Named] | None,
+        typer.Option(help="Compare with this system; may be given again.  All that are installed, if left out."),
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes: see that it works, not how fast.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object to stdout.")] = False,
     as_page: Annotated[bool, typer.Option("--markdown", help="Write tables for a page of the docs.")] = False,
     folder: Annotated[Path, typer.Option(help="Where the databases are made: on a real disk.", exists=True)] = Path(),
 ) -> None:
     """Measure agent_es against its bars; exit with 1 where one is missed."""
-    measures = {workload: MEASURES[workload] for workload in only or Workload}
-    raise typer.Exit(perform(measures, folder, quick=quick, as_json=as_json, indent=2, as_page=as_page))
+    workloads = only or [*Workload]
+    wanted = [str(name) for name in system or ()]
+    compares = any(workload in COMPARISONS for workload in workloads)
+    for name in missing(wanted) if compares else ():
+        print(f"left out: {name}: {INSTALL}", file=sys.stderr)
+    every = {**MEASURES, **{name: partial(act, systems=chosen(wanted)) for name, act in COMPARISONS.items()}}
+    measures = {workload: every[workload] for workload in workloads}
+    systems = notes(wanted) if compares else None
+    output = {"as_json": as_json, "indent": 2, "as_page": as_page, "systems": systems}
+    raise typer.Exit(perform(measures, folder, quick=quick, **output))
+
+
+def notes(wanted: Sequence[str]) -> dict[str, str]:
+    """Return what each system does more or less than the others, or that it is not there."""
+    return {name: about(name) for name in chosen(wanted)} | dict.fromkeys(missing(wanted), INSTALL)
 
 
 if __name__ == "__main__":

@@ -45,14 +45,14 @@ from agent_es import (
     ToolSpec,
     tool,
 )
-from agent_es.bench.journals import url_of
 from agent_es.bench.measure import Show
+from agent_es.bench.payloads import url_of
 from agent_es.owners import Owner
 from agent_es.telemetry import OnEvent
 from agent_es.testing import PaymentProvider
 from agent_es.worker import Worker
 from benchmarks.__main__ import showing
-from benchmarks.postgres import serving
+from benchmarks.databases import serving
 
 AMOUNT = Decimal("180.00")
 BODY = 0.1, 0.5

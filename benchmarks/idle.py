@@ -30,8 +30,9 @@ from time import perf_counter
 from typing import Literal, NamedTuple
 
 from agent_es import Notice, Runner, RunStore, Status
-from agent_es.bench.journals import BATCH, url_of
-from agent_es.bench.measure import Bar, Figure, Report, Samples, Show, Side, alternate
+from agent_es.bench.journals import BATCH
+from agent_es.bench.measure import Bar, Figure, Measured, Report, Samples, Show, Side, alternate
+from agent_es.bench.payloads import url_of
 from agent_es.events import LlmDecided, RunStarted, ToolResult
 from agent_es.journal import JournalEntry
 from agent_es.owners import Lease, Owner
@@ -39,7 +40,7 @@ from agent_es.store.leases import Leases
 from agent_es.store.tables import runs
 from agent_es.telemetry import OnEvent
 from agent_es.worker import Worker
-from benchmarks.postgres import STUCK, connect, serving
+from benchmarks.databases import STUCK, connect, serving
 from benchmarks.sleepers import MODEL, SIGNAL, WEEK, IdleRun, Sleepers
 
 AGENTS = [IdleRun.agent_name]
@@ -101,6 +102,7 @@ class Found:
         self.database = database
         self.figures: list[Figure] = []
         self.bars: list[Bar] = []
+        self.measured: list[Measured] = []
 
     def note(self, name: str, value: float, unit: str) -> None:
         """Keep a figure."""
@@ -118,7 +120,8 @@ def measure(folder: Path, show: Show, *, quick: bool) -> Report:
     with serving(folder / "postgres") as url:
         on_postgres = spend("postgres", lambda name: new_database(url, name), scale, show)
     first, *more = on_sqlite.bars + on_postgres.bars
-    return Report((*on_sqlite.figures, *on_postgres.figures), first, tuple(more))
+    measured = (*on_sqlite.measured, *on_postgres.measured)
+    return Report((*on_sqlite.figures, *on_postgres.figures), first, tuple(more), measured)
 
 
 def new_database(url: str, name: str) -> str:
@@ -173,6 +176,9 @@ def look(found: Found, beds: Mapping[int, Sleepers], scale: Scale, rounds: Itera
         samples = alternate(sides, rounds)
     for side in sides:
         found.note(side, millis(samples, side), "ms")
+    for size in beds:
+        claims = [second * 1e3 for second in samples.of(among(CLAIM, size))]
+        found.measured.append(Measured.of("agent_es", found.database, size, claims, "ms"))
     due = among(CLAIM, largest)
     found.judge(f"{due}, ms", millis(samples, due), "at most", CLAIM_AT_MOST)
     beyond = median(samples.differences(due, COMMIT)) * 1e3

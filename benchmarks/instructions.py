@@ -29,7 +29,8 @@ from sqlalchemy import event
 from sqlalchemy.pool import Pool
 
 from agent_es import AgentRun, CallTool, Effect, Finish, Runner, RunStore, ScriptedDecider, Worker, tool
-from agent_es.bench.journals import fill, url_of
+from agent_es.bench.journals import fill
+from agent_es.bench.payloads import url_of
 
 ROOT = Path(__file__).parents[1]
 RECORDED = Path(__file__).with_name("instructions.json")
@@ -39,7 +40,7 @@ PACKAGES = ("eventsourcing", "eventsourcing-sqlalchemy", "sqlalchemy", "pydantic
 
 AT_MOST = 1.1
 """How many times what was recorded is allowed."""
-TIMES: Mapping[str, int] = {"replay": 3, "step": 5, "claim": 20}
+TIMES: Mapping[str, int] = {"replay": 3, "snapshot": 3, "step": 5, "claim": 20}
 """How often each is counted: a claim wakes and waits, and that differs most."""
 TOP = 20
 """So many functions are recorded for each workload: those that execute most."""
@@ -68,11 +69,20 @@ class CountedRun(AgentRun):
 
 
 def replay(folder: Path) -> Act:
-    """Return the load of a run of a thousand events."""
-    store = RunStore(url_of(folder / "replay.db"))
+    """Return the load of a run of a thousand events, from the first one."""
+    store = RunStore(url_of(folder / "replay.db"), snapshots=False)
     fill(store, "run-replay", EVENTS, lambda rounds, _: rounds)
     store.load("run-replay")
     return lambda: store.load("run-replay")
+
+
+def snapshot(folder: Path) -> Act:
+    """Return the load of a run of a thousand events from a snapshot of all of them."""
+    store = RunStore(url_of(folder / "snapshot.db"))
+    fill(store, "run-snapshot", EVENTS, lambda rounds, _: rounds)
+    store.snapshot("run-snapshot")
+    store.load("run-snapshot")
+    return lambda: store.load("run-snapshot")
 
 
 def step(folder: Path) -> Act:
@@ -102,7 +112,12 @@ def claim(folder: Path) -> Act:
     return act
 
 
-WORKLOADS: Mapping[str, Callable[[Path], Act]] = {"replay": replay, "step": step, "claim": claim}
+WORKLOADS: Mapping[str, Callable[[Path], Act]] = {
+    "replay": replay,
+    "snapshot": snapshot,
+    "step": step,
+    "claim": claim,
+}
 
 
 # How it is counted.

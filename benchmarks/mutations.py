@@ -84,7 +84,7 @@ MUTANTS = (
         "shown_resumed",
         "the decider is shown whether the run was resumed",
         "runtime.py",
-        "state = self.store.load(run.state.run_id)  # as the journal has it: the decider sees no crash",
+        "state = self.store.load(run.state.run_id, known=run.recorded)  # the decider sees no crash",
         "state = replace(self.store.load(run.state.run_id), resumed=run.state.resumed)",
     ),
     # What an effect allows.

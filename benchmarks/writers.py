@@ -11,8 +11,9 @@ from pathlib import Path
 from statistics import median
 from time import monotonic, perf_counter
 
-from agent_es.bench.journals import begin, go_on, url_of
+from agent_es.bench.journals import begin, go_on
 from agent_es.bench.measure import Bar, Figure, Report, Show
+from agent_es.bench.payloads import url_of
 from agent_es.store import RunStore
 
 WRITERS = 8

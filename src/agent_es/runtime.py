@@ -376,7 +376,7 @@ class Runner:
 
     def _again(self, run: AgentRun) -> AgentRun:
         """Return a run as it is now, which others have moved since it was given back."""
-        return type(run).of(self.store.load(run.state.run_id), self.store.clock)
+        return type(run).of(self.store.load(run.state.run_id, known=run.recorded), self.store.clock)
 
     # Holding.
 
@@ -385,7 +385,7 @@ class Runner:
         lease = self.store.leases.take(run.state.run_id, self.owner, self.lease, force=self.force_takeover)
         run.lease = lease
         try:
-            state = self.store.load(run.state.run_id)  # as the journal has it: the decider sees no crash
+            state = self.store.load(run.state.run_id, known=run.recorded)  # the decider sees no crash
         except AgentError:
             self.let_go(run)
             raise

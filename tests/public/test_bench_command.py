@@ -49,7 +49,7 @@ def test_what_is_no_workload_or_no_folder_is_wrong_usage(tmp_path: Path) -> None
     nowhere = bench("--only", "help", "--folder", "nowhere", cwd=tmp_path)
 
     assert (unknown.returncode, nowhere.returncode) == (2, 2)
-    assert "'append', 'load'" in unknown.stderr
+    assert "'append', 'replay'" in unknown.stderr
     assert "nowhere" in nowhere.stderr
 
 

@@ -11,7 +11,6 @@ class Workload(StrEnum):
     """What ``agent-es bench`` can measure."""
 
     APPEND = "append"
-    LOAD = "load"
-    LOAD_GROWTH = "load_growth"
+    REPLAY = "replay"
     HELP = "help"
     IMPORTS = "imports"

@@ -12,8 +12,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeVar
 
-from agent_es.bench.journals import begin, go_on, url_of
+from agent_es.bench.journals import begin, go_on
 from agent_es.bench.measure import Bar, Figure, Report, Show, Side, alternate
+from agent_es.bench.payloads import url_of
 from agent_es.run import AgentRun
 from agent_es.store import RunStore
 

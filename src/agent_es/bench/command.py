@@ -9,14 +9,13 @@ from tempfile import TemporaryDirectory
 
 from rich.console import Console
 
-from agent_es.bench import Workload, append, load, load_growth, startup
+from agent_es.bench import Workload, append, replay, startup
 from agent_es.bench.measure import Measure, Report
 from agent_es.bench.report import as_markdown, as_notes, as_object, as_table, showing
 
 MEASURES: Mapping[Workload, Measure] = {
     Workload.APPEND: append.measure,
-    Workload.LOAD: load.measure,
-    Workload.LOAD_GROWTH: load_growth.measure,
+    Workload.REPLAY: replay.measure,
     Workload.HELP: startup.measure_help,
     Workload.IMPORTS: startup.measure_imports,
 }

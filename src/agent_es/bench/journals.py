@@ -1,38 +1,25 @@
 """Runs to measure with: one call per turn, its decision and its result, of the size that real ones have."""
 
-from pathlib import Path
+from typing import Any
 
 from agent_es.bench.measure import Show
+from agent_es.bench.payloads import GOAL, TOOL, args_json, result_json
 from agent_es.run import AgentRun, Planned
 from agent_es.store import RunStore
 from agent_es.tools import CallTool
 
-TOOL = "search_policy"
-GOAL = "Refund order ORD-3300, 180.00, if the policy allows it"
 BATCH = 1_000
 """How many events one save makes durable where a store is filled and nothing is timed."""
-
-_WHY = "w" * 125
-_TEXT = "t" * 225
 
 
 class BenchRun(AgentRun):
     """A run that is moved by hand."""
 
 
-def url_of(path: Path) -> str:
-    """Return the URL of a store in that file."""
-    return f"sqlite:///{path}"
-
-
-def args_json(idx: int) -> str:
-    """Return the arguments of a step, canonical as a decision's are: some 200 bytes."""
-    return f'{{"page":{idx % 10},"query":"refund policy window, order ORD-{idx:06}","why":"{_WHY}"}}'
-
-
-def result_json(idx: int) -> str:
-    """Return the result of a step: some 300 bytes."""
-    return f'{{"text":"{_TEXT}","title":"Policy {idx:06}","url":"https://example.org/policies/{idx:06}"}}'
+def without_snapshots(url: str) -> RunStore:
+    """Open a store that reads every event of a run, and takes no snapshot."""
+    options: dict[str, Any] = {"snapshots": False} if hasattr(RunStore, "snapshot") else {}
+    return RunStore(url, **options)
 
 
 def begin(store: RunStore, run_id: str) -> BenchRun:

@@ -7,11 +7,11 @@ Rule 4: a side returns the seconds that one piece of its work took; it prepares 
 """
 
 import gc
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Literal, Protocol
+from typing import Literal, Protocol, Self
 
 Side = Callable[[], float]
 """Works for one round; returns seconds per append, or per event."""
@@ -60,6 +60,11 @@ class Measured:
     unit: str
     rounds: int
 
+    @classmethod
+    def of(cls, system: str, database: str, size: int, values: Sequence[float], unit: str) -> Self:
+        """Return what stands for the values of some rounds."""
+        return cls(system, database, size, median(values), min(values), max(values), unit, len(values))
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -99,7 +104,7 @@ class Measure(Protocol):
 
 
 class Samples:
-    """What sides that took turns returned, round by round."""
+    """What sides that took turns returned, round by round; one that is slow may have left out the last ones."""
 
     def __init__(self, sides: Iterable[str]) -> None:
         self._seconds: dict[str, list[float]] = {side: [] for side in sides}
@@ -107,6 +112,15 @@ class Samples:
     def add(self, side: str, seconds: float) -> None:
         """Keep what a side returned in this round."""
         self._seconds[side].append(seconds)
+
+    @property
+    def sides(self) -> Sequence[str]:
+        """Which there are."""
+        return [*self._seconds]
+
+    def of(self, side: str) -> Sequence[float]:
+        """Return what a side returned in each of its rounds."""
+        return self._seconds[side]
 
     def micros(self, side: str) -> float:
         """Return the median of the rounds, in microseconds."""
@@ -117,7 +131,7 @@ class Samples:
         return 1 / median(self._seconds[side])
 
     def ratio(self, side: str, other: str) -> float:
-        """Return the median of the rounds' ratios."""
+        """Return the median of the ratios of the rounds that both took part in."""
         return median(self._ratios(side, other))
 
     def spread(self, side: str, other: str) -> tuple[float, float]:
@@ -127,10 +141,10 @@ class Samples:
 
     def differences(self, side: str, other: str) -> list[float]:
         """Return the rounds' differences, in seconds."""
-        return [a - b for a, b in zip(self._seconds[side], self._seconds[other], strict=True)]
+        return [a - b for a, b in zip(self._seconds[side], self._seconds[other], strict=False)]
 
     def _ratios(self, side: str, other: str) -> list[float]:
-        return [a / b for a, b in zip(self._seconds[side], self._seconds[other], strict=True)]
+        return [a / b for a, b in zip(self._seconds[side], self._seconds[other], strict=False)]
 
 
 def alternate(sides: Mapping[str, Side], rounds: Iterable[int]) -> Samples:

