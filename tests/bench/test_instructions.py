@@ -68,6 +68,7 @@ def test_a_step_makes_four_commits_and_a_load_none() -> None:
     commits = {workload: now[workload]["counts"]["commits"] for workload in instructions.WORKLOADS}
     assert commits == {
         "replay": 0,
+        "snapshot": 0,
         "step": 4,
         "claim": 4,
     }  # the lease, the decision, the result, the lease given back

@@ -86,7 +86,10 @@ def test_a_run_that_turns_out_to_be_unreadable_once_it_is_held_is_given_back(
 ) -> None:
     class Overtaken(Runner):
         def hold(self, run: AgentRun) -> AgentRun:
-            sql("UPDATE agent_es_events SET topic = 'agent_es:FromTomorrow'")  # since it was read
+            sql(
+                "INSERT INTO agent_es_events (originator_id, originator_version, topic, state) "
+                "SELECT originator_id, 2, 'agent_es:FromTomorrow', state FROM agent_es_events"
+            )  # since it was read
             return super().hold(run)
 
     store.start(Look, run_id="run-1", goal="look")

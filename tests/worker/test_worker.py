@@ -114,20 +114,46 @@ def test_no_more_runs_are_moved_at_once_than_there_are_slots(store: RunStore) ->
     assert statuses(store) == [Status.DONE] * 9
 
 
-def test_no_run_keeps_the_others_waiting(store: RunStore) -> None:
+@pytest.mark.parametrize(("moment", "thinks"), [(0.0, 0.0), (0.05, 0.06)])
+def test_no_run_keeps_the_others_waiting(store: RunStore, moment: float, thinks: float) -> None:
     order: list[str] = []
 
     class Endless:
         def decide(self, run: RunState, tools: Sequence[ToolSpec], /) -> Decision:
             order.append(run.run_id)
+            time.sleep(thinks)
             return CallTool("look") if run.turns < 5 else Finish("done")
 
     for name in "ab":
         store.start(Shop, run_id=name, goal="shop")
 
-    Worker(store, agents=[Shop], decider=Endless(), deps=[], concurrency=1).run(until_idle=True)
+    worker = Worker(store, agents=[Shop], decider=Endless(), deps=[], concurrency=1, moment=moment)
+    worker.run(until_idle=True)
 
     assert order == ["a", "b"] * 6
+
+
+def test_steps_that_fit_in_a_moment_are_one_claim(store: RunStore) -> None:
+    decider = ScriptedDecider([*[CallTool("look")] * 5, Finish("done")])
+    store.start(Shop, run_id="run-1", goal="shop")
+
+    tally = Worker(store, agents=[Shop], decider=decider, deps=[], moment=60.0).run(until_idle=True)
+
+    assert (tally.steps, tally.events) == (6, 11)
+    assert store.record("run-1").lease_token == 1
+
+
+def test_a_run_that_another_process_moved_since_goes_on_from_there(store: RunStore) -> None:
+    decider = ScriptedDecider([*[CallTool("look")] * 5, Finish("done")])
+    store.start(Shop, run_id="run-1", goal="shop")
+    worker = Worker(store, agents=[Shop], decider=decider, deps=[], moment=0.0)
+
+    worker.run(once=True)
+    Runner(store, decider, deps=[]).step("run-1")
+    tally = worker.run(until_idle=True)
+
+    assert (tally.steps, tally.lost) == (5, 0)
+    assert [entry.seq for entry in store.journal("run-1")] == [*range(12)]
 
 
 def test_each_agent_may_have_a_decider_of_its_own(store: RunStore) -> None:
