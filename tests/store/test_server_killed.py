@@ -82,7 +82,7 @@ from agent_es.run import Planned
 url, writer, run_id, folder = sys.argv[1:]
 acknowledged = []
 
-with RunStore(url) as store:
+with RunStore(url, snapshots=False) as store:  # one would wait for the copy beside the appends
     run = store.aggregate(AgentRun, run_id)
     Path(folder, f"{writer}.ready").touch()
     while not Path(folder, "stop").exists():
