@@ -428,16 +428,16 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
             AnyEvent,
             event_class(originator_id=self._id, originator_version=version, timestamp=self.now, **values),
         )
-        # What the base class does by ``event.mutate(self)``, less what it checks: that the event just made is next.
+        # What ``event.mutate(self)`` does, less its check that the event is the next: it was made so.
         self._went_to(evolve(self._state, event), version, event.timestamp)
         self._pending_events.append(event)
 
     def _went_to(self, state: RunState, version: int, at: datetime) -> None:
-        """Set what an event changes, at once: ``__setattr__`` refuses a view what was refused before this."""
+        """Set what an event changes, past ``__setattr__``, which is for views: those trigger nothing."""
         vars(self).update(_state=state, _version=version, _modified_on=at)
 
     def take_in(self, event: AnyEvent) -> None:
-        """Fold an event into the state: what every event's ``apply`` does."""
+        """Fold an event into the state: what every event's ``apply`` does, where the library mutates a run by it."""
         self._state = evolve(self._state, event)
 
     def collect_events(self) -> Sequence[CanMutateAggregate[UUID]]:

@@ -234,7 +234,7 @@ class Steps(Sequence[Step]):
 
 def parts_of(steps: Steps) -> tuple[list[_Atoms], tuple[_Atoms, ...]]:
     """Return the steps of earlier turns and those of the latest, taken apart: ``Steps(past, len(past), current)``."""
-    return steps._past[: steps._size], steps._current  # noqa: SLF001  # the two halves of one representation
+    return steps._past[: steps._size], steps._current  # noqa: SLF001  # halves of one thing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -377,11 +377,10 @@ class Draft:
         for name, value in zip(_COPIED, _copied(state), strict=True):
             setattr(self, name, value)
         steps = state.steps
-        self.past = steps._past  # noqa: SLF001  # the two halves of one representation
-        self.size = steps._size  # noqa: SLF001
-        self.current = {atoms[0]: atoms for atoms in steps._current}  # noqa: SLF001
+        self.past, self.size, current = steps._past, steps._size, steps._current  # noqa: SLF001  # halves of one thing
+        self.current = {atoms[0]: atoms for atoms in current}
         self.in_doubt = self.active = self.waiting = 0
-        for atoms in steps._current:  # noqa: SLF001
+        for atoms in current:
             status = atoms[7]
             self.in_doubt += status == "in_doubt"
             self.active += status in _ACTIVE

@@ -159,6 +159,16 @@ def test_an_event_happens_where_it_may_and_is_refused_where_it_may_not(
 # Commands.
 
 
+def test_an_event_that_is_triggered_and_one_by_which_the_library_mutates_a_run_come_to_the_same() -> None:
+    run, same = running(), running()
+    run.record_result(0, '"found"')
+
+    (event,) = run.pending_events[-1:]
+    event.mutate(same)
+
+    assert (same.state, same.version, same.modified_on) == (run.state, run.version, run.modified_on)
+
+
 def test_a_run_begins_with_who_set_which_goal() -> None:
     run = begun()
 

@@ -241,7 +241,7 @@ class RunStore(Application[UUID]):
             raise self._not_found(run_id)
         if version is None:
             self._snapshots.offer(state, after)
-        if version is not None and state.version < version:
+        elif state.version < version:
             raise RunNotFound(f"run {run_id} has no version {version}: its last is {state.version}")
         return state
 

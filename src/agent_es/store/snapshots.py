@@ -14,7 +14,6 @@ import zlib
 from contextlib import suppress
 from typing import Any
 
-from agent_es.errors import AgentError
 from agent_es.events import stream_id
 from agent_es.images import fold_name, image_of, state_of
 from agent_es.state import RunState
@@ -65,7 +64,7 @@ class Snapshots:
         found = self._recorder.select(self._select, (run_id, self._fold, 2**31 - 1 if upto is None else upto))
         for version, image, last_event in found:
             rows = self._recorder.rows(stream_id(run_id), after=version - 1, upto=version)
-            if len(rows) == 1 and _digest(rows[0]) == last_event:
+            if len(rows) == 1 and digest(rows[0]) == last_event:
                 with suppress(Exception):  # what is stored may be anything: the journal says it all
                     state = state_of(zlib.decompress(self._mapper.opened(bytes(image))))
                     return state if (state.run_id, state.version) == (run_id, version) else None
@@ -90,7 +89,7 @@ class Snapshots:
         if not rows:
             return False  # it is not in the journal
         image = self._mapper.sealed(zlib.compress(image_of(state), 1))
-        values = (state.run_id, state.version, self._fold, image, _digest(rows[0]))
+        values = (state.run_id, state.version, self._fold, image, digest(rows[0]))
 
         def write(connection: Any) -> None:
             connection.execute(self._delete_stale, (state.run_id, self._fold, state.version))
@@ -106,10 +105,11 @@ class Snapshots:
             self._writer.join(LONGEST_WRITE)
 
     def _try(self, state: RunState) -> None:
-        with suppress(AgentError):  # nothing depends on it
+        with suppress(Exception):  # whatever the user's cipher raises: nothing depends on it
             self.take(state)
 
 
-def _digest(row: Row) -> str:
+def digest(row: Row) -> str:
+    """Return the digest of an event as it is stored."""
     version, topic, data = row
     return hashlib.sha256(b"%d\0%b\0%b" % (version, topic.encode(), data)).hexdigest()
