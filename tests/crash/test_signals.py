@@ -173,7 +173,8 @@ class Interleavings:
 
     def __init__(self, url: str, folder: Path) -> None:
         self._url, self._folder, self._numbers = url, folder, count(1)
-        self.sender = RunStore(url, patience=0.0)
+        self.sender = RunStore(url)
+        self.hasty = RunStore(url, patience=0.0)
         """A store through which nobody waits for a worker that stands in a transaction."""
         self.came = 0
         """How often something came at the place where it was to come."""
@@ -190,7 +191,6 @@ class Interleavings:
             url=lambda _: self._url,
             run_id=f"run-{number}",
             input=list(orders),
-            patience=0.0,
         )
 
     def hire(self, scenario: Scenario, lives: list[Life] | None = None) -> SteppedWorker:
@@ -211,11 +211,11 @@ class Interleavings:
             self.hire(scenario, lives).finish()
         return len(lives[-1].places)
 
-    def send(self, scenario: Scenario, orders: Sequence[str]) -> bool:
+    def send(self, store: RunStore, scenario: Scenario, orders: Sequence[str]) -> bool:
         """Send signals, each as one delivery however often; say whether all of them came."""
         try:
             for order in orders:
-                scenario.send(self.sender, [(f"paid:{order}", {"order": order}, f"evt-{order}")])
+                scenario.send(store, [(f"paid:{order}", {"order": order}, f"evt-{order}")])
         except (StoreBusy, StoreUnusable, RunNotFound):  # a worker stands in a transaction, or before the start
             return False
         return True
@@ -227,21 +227,21 @@ class Interleavings:
             self.hire(scenario).finish()
         worker = self.hire(scenario)
         worker.move(place)
-        self.came += self.send(scenario, coming)
+        self.came += self.send(self.hasty, scenario, coming)
         if fate == "dies":
             worker.die()
         elif fate == "goes on":
             worker.finish()
             assert worker.error is None, worker.error
         else:
-            other = self.hire(scenario)
+            other = self.hire(replace(scenario, patience=0.0))
             other.finish()
             assert other.error is None or isinstance(other.error, StoreBusy | StoreUnusable), other.error
             worker.finish()
             assert worker.error is None or isinstance(worker.error, RunMoved), worker.error
-        if not self.send(scenario, orders):  # nobody had started it yet
+        if not self.send(self.sender, scenario, orders):  # nobody had started it yet
             self.hire(scenario).finish()
-            assert self.send(scenario, orders)
+            assert self.send(self.sender, scenario, orders)
         last = self.hire(scenario)
         last.finish()
         assert last.error is None, last.error
@@ -268,7 +268,7 @@ class Interleavings:
 def test_a_wait_ends_by_its_signal_wherever_that_comes_and_whoever_dies_there(url: str, tmp_path: Path) -> None:
     tried = Interleavings(url, tmp_path)
 
-    with tried.sender:
+    with tried.sender, tried.hasty:
         for (orders, coming), after in product(WAYS, range(2)):
             for place, fate in product(range(1, tried.places(orders, after=after) + 1), FATES):
                 try:

@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -59,6 +58,11 @@ Act = Callable[[RunStore, RunState, Any], object]
 
 class DidNotHold(AssertionError):
     """Something that must hold of every run broke, in the program that is printed with it."""
+
+
+def _let_lapse(store: RunStore) -> None:
+    with store.recorder.transaction(commit=True) as session:
+        session.execute(update(runs).values(lease_until=0))
 
 
 def _how_wrong(machine: "RunMachine") -> st.SearchStrategy[float]:
@@ -139,15 +143,16 @@ class RunMachine(RuleBasedStateMachine):
         The clock of a worker may be ``wrong``, by so many seconds.
         """
         owner = Owner.here() if lives else None
-        worker = SteppedWorker(partial(self._live, wrong=wrong), owner=owner, force_takeover=force)
+        running = replace(self.running, clock=WrongClock(self.clock, wrong)) if wrong else self.running
+        worker = SteppedWorker(lambda life: self._live(life, running), owner=owner, force_takeover=force)
         self._alive.append(worker)
         return worker
 
     @rule()
     def lapse(self) -> None:
         """Let a lease lapse, unless a transaction is open; who had it may find it untaken when it thaws."""
-        with suppress(StoreBusy), self.store.recorder.transaction(commit=True) as session:
-            session.execute(update(runs).values(lease_until=0))
+        with suppress(StoreBusy):
+            _let_lapse(self.store)
         for worker in self._alive:
             if worker.lease is not None:
                 worker.lease.lapse()
@@ -228,8 +233,10 @@ class RunMachine(RuleBasedStateMachine):
     # What must hold.
 
     def _end(self) -> None:
-        self.lapse()
-        last = SteppedWorker(self._live_on)
+        alone = replace(self.running, signals=self.scenario.signals, patience=self.scenario.patience)
+        with alone.open_store(self.folder, self.audit) as store:
+            _let_lapse(store)
+        last = SteppedWorker(lambda life: alone.live(self.folder, life, self.audit))
         last.finish()
         fate = Fate((), 0, problems=[*self._problems, *self.audit.problems], shown=self.audit.shown)
         if last.error is not None:
@@ -262,11 +269,6 @@ class RunMachine(RuleBasedStateMachine):
                 "\n".join([*(f"* {problem}" for problem in problems), "its journal:", *map(str, journal)])
             )
 
-    def _live(self, life: Life, wrong: float = 0.0) -> RunState:
-        running = replace(self.running, clock=WrongClock(self.clock, wrong)) if wrong else self.running
+    def _live(self, life: Life, running: Scenario) -> RunState:
         life.max_wait = FARTHEST
         return running.live(self.folder, life, self.audit)
-
-    def _live_on(self, life: Life) -> RunState:
-        """Live the last life, whose run all of the signals come to."""
-        return replace(self.running, signals=self.scenario.signals).live(self.folder, life, self.audit)
