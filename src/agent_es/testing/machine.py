@@ -236,7 +236,7 @@ class RunMachine(RuleBasedStateMachine):
         alone = replace(self.running, signals=self.scenario.signals, patience=self.scenario.patience)
         with alone.open_store(self.folder, self.audit) as store:
             _let_lapse(store)
-        last = SteppedWorker(lambda life: self._live(life, alone))
+        last = SteppedWorker(lambda life: alone.live(self.folder, life, self.audit))
         last.finish()
         fate = Fate((), 0, problems=[*self._problems, *self.audit.problems], shown=self.audit.shown)
         if last.error is not None:
