@@ -15,7 +15,8 @@ from dataclasses import fields, is_dataclass
 from datetime import datetime, time, timezone
 from enum import Enum
 from functools import cached_property
-from typing import Any, cast, get_origin
+from types import NoneType, UnionType
+from typing import Any, Union, cast, get_args, get_origin
 from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, ValidationError
@@ -277,6 +278,31 @@ def _told(at: datetime) -> tuple[Any, ...]:
     return at.replace(tzinfo=None, fold=0), at.utcoffset(), zone, is_nameless, is_strange
 
 
+def _is_of_json(annotation: Any) -> bool:
+    """Whether an annotation names types of JSON alone, with nothing of a user's in it."""
+    inner = get_args(annotation)
+    if get_origin(annotation) in (list, Union, UnionType):
+        return all(map(_is_of_json, inner))
+    if get_origin(annotation) is dict:
+        return inner[0] is str and _is_of_json(inner[1])
+    return any(annotation is known for known in (*_PLAIN, int, dict, list, Any))
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is of the very types that JSON data is read back as, all the way down."""
+    kind = type(value)
+    if kind is dict:
+        return {*map(type, value)} <= {str} and all(map(_is_plain, value.values()))
+    if kind is list:
+        return all(map(_is_plain, value))
+    return kind in _PLAIN or (kind is int and -_WIDE < value < _WIDE)
+
+
+_PLAIN = (str, float, bool, NoneType)
+_WIDE = 1 << 63
+"""From where on an integer is long: what reads JSON may bound it."""
+
+
 class Shape:
     """How the values of one annotation are written to JSON and read back."""
 
@@ -293,6 +319,11 @@ class Shape:
         except PydanticUserError:  # a model, dataclass or TypedDict brings its own configuration
             return TypeAdapter(self.annotation)
 
+    @cached_property
+    def _is_plain(self) -> bool:
+        """Whether it asks for nothing but JSON data: then what fits it reads back as it is, and need not be tried."""
+        return _is_of_json(self.annotation)
+
     def build(self) -> None:
         """Raise now, and not at the first value, where the annotation has no JSON form."""
         _ = self._adapter
@@ -303,6 +334,8 @@ class Shape:
             return canonical(value)
         try:
             fitting = self._adapter.validate_python(_repaired(value))
+            if self._is_plain and _is_plain(fitting):
+                return canonical(fitting)
             text = self._text_of(fitting)
             back = self.decode(text)
         except NotRecordable:
