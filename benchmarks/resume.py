@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from agent_es import RunStore
 from agent_es.bench.measure import Report, Show, Side
 from benchmarks.databases import Databases, every_kind
 from benchmarks.systems.process import DBOS, FLOOR, LANGGRAPH, OURS, PYDANTIC_AI, STOCK, System, chosen, system
@@ -18,7 +17,6 @@ from benchmarks.turns import Found, Stores, put_together, seconds_of, take_turns
 AGAINST_FLOOR = 1.6
 AGAINST_DBOS = 20.0
 SNAPSHOT = system(OURS, "snapshot")
-WITH_SNAPSHOTS = (OURS, "snapshot") if hasattr(RunStore, "snapshot") else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +77,17 @@ def judge(found: Found, scale: Scale) -> None:
 
 def variants(names: Sequence[str]) -> list[System]:
     """Return the ways of resuming that are compared."""
-    every = [(OURS,), WITH_SNAPSHOTS, (FLOOR,), (STOCK,), (DBOS,), (LANGGRAPH,), (LANGGRAPH, "delta"), (PYDANTIC_AI,)]
-    return [system(*way) for way in every if way and way[0] in names]
+    every = [
+        (OURS,),
+        (OURS, "snapshot"),
+        (FLOOR,),
+        (STOCK,),
+        (DBOS,),
+        (LANGGRAPH,),
+        (LANGGRAPH, "delta"),
+        (PYDANTIC_AI,),
+    ]
+    return [system(*way) for way in every if way[0] in names]
 
 
 def is_in(asked: System, size: int, scale: Scale) -> bool:

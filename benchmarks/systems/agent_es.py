@@ -6,7 +6,6 @@ runs without a worker.
 
 from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import Any
 
 import benchmarks.systems.dialects  # noqa: F401
 from agent_es import (
@@ -15,7 +14,6 @@ from agent_es import (
     Decision,
     Effect,
     Finish,
-    Notice,
     Runner,
     RunState,
     RunStore,
@@ -101,7 +99,7 @@ def fill(job: Job) -> Span:
 
     def at(turn: int) -> None:
         if turn == job.count - BEHIND and job.variant == SNAPSHOT:
-            take_snapshot(store)
+            assert store.snapshot(RUN_ID)
         if turn == job.count:
             die(began)
 
@@ -109,24 +107,19 @@ def fill(job: Job) -> Span:
     raise AssertionError("it outlived itself")
 
 
-def take_snapshot(store: Any) -> None:
-    """Let the next load start here."""
-    assert store.snapshot(RUN_ID)
-
-
 def resume(job: Job) -> Span:
     """Resume the run of a dead process; what comes after its next step is off the clock."""
     ended = 0.0
 
-    def hear(notice: Notice) -> None:
+    def at(turn: int) -> None:
         nonlocal ended
-        if notice.kind == "completed":
+        if turn > job.count:  # what it is asked next shows that the step is recorded
             ended = monotonic()
 
-    decider = Looks(job.count + 1)
+    decider = Looks(job.count + 1, at)
     began = monotonic()
     with reopened(job) as store:
-        done = Runner(store, decider, agents=[LookingRun], on_event=hear).resume(RUN_ID)
+        done = Runner(store, decider, agents=[LookingRun]).resume(RUN_ID)
     assert (done.status, len(done.steps)) == (Status.DONE, job.count + 1)
     return Span(began, ended)
 
