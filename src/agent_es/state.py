@@ -346,6 +346,7 @@ class Draft:
         "active",
         "current",
         "in_doubt",
+        "is_stale",
         "past",
         "received",
         "size",
@@ -386,9 +387,11 @@ class Draft:
             self.active += status in _ACTIVE
             self.waiting += status == "waiting"
         self.received = {signal.seq: signal for signal in state.signals}
+        self.is_stale = False
 
     def freeze(self) -> RunState:
         """Return the state as it stands."""
+        self._settle()
         steps = Steps(self.past, self.size, tuple(self.current.values()))
         signals = tuple(self.received.values())
         state = object.__new__(RunState)  # what ``RunState(...)`` does, in a third of the time
@@ -443,7 +446,7 @@ class Draft:
             event.keyed_as,
             None,
         )
-        self._settle()
+        self.is_stale = True
 
     def ended(self, event: ToolResult | ToolFailed | StepInDoubt, status: StepStatus, value: str) -> None:
         """Take in what became of a step, or of an attempt at it."""
@@ -454,9 +457,17 @@ class Draft:
             self.active -= 1
         self.in_doubt += status == "in_doubt"
         self.active += status == "retrying"
+        if not self.active:
+            self.rests_until = None
         retry_at = event.retry_at if status == "retrying" and isinstance(event, ToolFailed) else None
-        self.current[event.idx] = (*before[:7], status, value, *before[9:12], retry_at, *before[13:])
-        self._settle()
+        idx, turn, tool, args, key, attempt, call_id, _, _, at, keyed_at, settled, _, undoes, keyed_as, awaited = (
+            before
+        )
+        self.current[idx] = (
+            idx, turn, tool, args, key, attempt, call_id, status, value,
+            at, keyed_at, settled, retry_at, undoes, keyed_as, awaited,
+        )  # fmt: skip
+        self.is_stale = True
 
     def settled(self, event: DoubtSettled) -> None:
         """Take in what became of a doubt; a result or a failure that goes with it is an event of its own."""
@@ -479,7 +490,7 @@ class Draft:
                 *before[13:],
             )
             self.current[event.idx] = cast(_Atoms, renewed)
-            self._settle()
+            self.is_stale = True
 
     def waits(self, event: WaitBegan) -> None:
         """Take in that a step waits, or that those which are retrying do."""
@@ -492,10 +503,12 @@ class Draft:
             else:
                 self.active -= 1
             self.waiting += 1
+            if not self.active:
+                self.rests_until = None
             signal = event.signal if event.child is None else ended(event.child)
             awaited = (event.wake_at, signal, event.child)
             self.current[event.idx] = (*before[:7], "waiting", None, *before[9:12], None, *before[13:15], awaited)
-        self._settle()
+        self.is_stale = True
 
     def goes_on(self, event: WaitEnded) -> None:
         """Take in what ended a wait."""
@@ -507,14 +520,14 @@ class Draft:
             signal = None if event.received is None else self.received.pop(event.received)
             value = _told(before[15], signal)
             self.current[event.idx] = (*before[:7], "done", value, *before[9:])
-        self._settle()
+        self.is_stale = True
 
     def was_signalled(self, event: SignalReceived) -> None:
         """Take in a signal; it is kept until a step waits for it."""
         seq = self.version  # what is stored beside an event is not read for a fold
         self.received[seq] = Signal(seq, event.name, event.payload, event.delivery_id, event.timestamp)
         if self.waiting:
-            self._settle()
+            self.is_stale = True
 
     def was_cancelled(self, event: Cancelled) -> None:
         """Take in that somebody ended the run."""
@@ -528,34 +541,39 @@ class Draft:
         self.failure = self.rests_until = None
         if reason is None:
             self.sent_back_at = self.size + len(self.current)
-        self._settle()
+        self.is_stale = True
 
     def undoing(self) -> None:
         """Take in that the finished effects are to be undone."""
         self.compensating = True
-        self._settle()
+        self.is_stale = True
 
     def undone(self) -> None:
         """Take in that they were."""
+        self._settle()
         self.compensating = False
         self.status, self.waiting_for = Status.CANCELLED, None
         self.failure = "compensated: its finished effects were undone"
 
     def finished(self, event: Finished) -> None:
         """Take in the answer."""
+        self._settle()
         self.status = Status.DONE
         self.answer_json = event.answer
 
     def failed(self, event: RunFailed) -> None:
         """Take in why the decider gave up."""
+        self._settle()
         self.status = Status.FAILED
         self.failure = event.reason
 
     def _settle(self) -> None:
+        """Say what the steps make of the run's status, once for all the events since that was asked last."""
+        if not self.is_stale:
+            return
+        self.is_stale = False
         if self.status is Status.CANCELLED:
             return  # what was under way is still recorded, and brings nothing back
-        if not self.active:
-            self.rests_until = None
         self.wake_at = None
         waits = (
             [atoms[15] or _NOTHING for atoms in self.current.values() if atoms[7] == "waiting"]
