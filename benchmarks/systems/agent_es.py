@@ -21,7 +21,6 @@ from agent_es import (
     ToolSpec,
     tool,
 )
-from agent_es.bench.journals import without_snapshots
 from agent_es.bench.payloads import GOAL, TOOL
 from agent_es.worker import Worker
 from benchmarks.systems.process import (
@@ -72,7 +71,7 @@ class LookingRun(AgentRun):
 
 def reopened(job: Job) -> RunStore:
     """Open the store of a run that is resumed: without snapshots, but for the variant that is about them."""
-    return RunStore(job.url) if job.variant == SNAPSHOT else without_snapshots(job.url)
+    return RunStore(job.url, snapshots=job.variant == SNAPSHOT)
 
 
 def warm(store: RunStore) -> None:

@@ -1,7 +1,5 @@
 """Runs to measure with: one call per turn, its decision and its result, of the size that real ones have."""
 
-from typing import Any
-
 from agent_es.bench.measure import Show
 from agent_es.bench.payloads import GOAL, TOOL, args_json, result_json
 from agent_es.run import AgentRun, Planned
@@ -14,12 +12,6 @@ BATCH = 1_000
 
 class BenchRun(AgentRun):
     """A run that is moved by hand."""
-
-
-def without_snapshots(url: str) -> RunStore:
-    """Open a store that reads every event of a run, and takes no snapshot."""
-    options: dict[str, Any] = {"snapshots": False} if hasattr(RunStore, "snapshot") else {}
-    return RunStore(url, **options)
 
 
 def begin(store: RunStore, run_id: str) -> BenchRun:

@@ -17,7 +17,7 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 from eventsourcing.application import Application
 from eventsourcing.domain import Aggregate, event
 
-from agent_es.bench.journals import BATCH, fill, without_snapshots
+from agent_es.bench.journals import BATCH, fill
 from agent_es.bench.least import fold_least
 from agent_es.bench.measure import Bar, Figure, Measured, Report, Samples, Show, Side, alternate
 from agent_es.bench.payloads import GOAL, TOOL, args_json, result_json, url_of
@@ -59,7 +59,7 @@ def measure(folder: Path, show: Show, *, quick: bool) -> Report:
 def compare(folder: Path, scale: Scale, show: Show) -> Report:
     """Return how fast runs of some sizes are loaded."""
     path = folder / "replay.db"
-    store, app = without_snapshots(url_of(path)), stock_application(url_of(folder / "replay-stock.db"))
+    store, app = RunStore(url_of(path), snapshots=False), stock_application(url_of(folder / "replay-stock.db"))
     sides: dict[str, Side] = {}
     for size in scale.sizes:
         fill(store, run_of(size), size, show)

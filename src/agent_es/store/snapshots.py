@@ -21,8 +21,8 @@ from agent_es.store.mapper import EventMapper, Row
 from agent_es.store.recorder import RunRecorder
 from agent_es.store.tables import snapshots
 
-FROM = 512
-"""Events from which a run is worth a snapshot: fewer are folded in the time that looking for one takes."""
+FROM = 2_048
+"""Events from which a run is worth a snapshot: fewer are folded in some hundredths of a second."""
 KEPT = 2
 LONGEST_WRITE = 5.0
 """Seconds for which a store that is closed waits for a snapshot under way."""
@@ -31,8 +31,8 @@ LONGEST_WRITE = 5.0
 def is_milestone(before: int, after: int) -> bool:
     """Whether a run that grew from so many events to so many has come to where the next snapshot is due.
 
-    >>> [version for version in range(1, 2_000) if is_milestone(version - 1, version)]
-    [512, 640, 768, 896, 1024, 1280, 1536, 1792]
+    >>> [version for version in range(1, 8_000) if is_milestone(version - 1, version)]
+    [2048, 2560, 3072, 3584, 4096, 5120, 6144, 7168]
     """
     if after < FROM:
         return False
