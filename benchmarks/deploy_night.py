@@ -47,11 +47,11 @@ from agent_es import (
 )
 from agent_es.bench.measure import Show
 from agent_es.bench.payloads import url_of
+from agent_es.bench.report import showing
 from agent_es.owners import Owner
 from agent_es.telemetry import OnEvent
 from agent_es.testing import PaymentProvider
 from agent_es.worker import Worker
-from benchmarks.__main__ import showing
 from benchmarks.databases import serving
 
 AMOUNT = Decimal("180.00")
@@ -65,7 +65,7 @@ NEVER = 1_000
 """So many attempts and claims no run comes to, however often it is killed."""
 STUCK = 60.0
 """Seconds without a run's end after which the morning is called off."""
-PRELOADED = ["agent_es.testing.provider", "agent_es.worker", "benchmarks.__main__"]
+PRELOADED = ["agent_es.testing.provider", "agent_es.worker", "agent_es.bench.report"]
 Attempt = tuple[str, int]
 """The refund of a run, and which attempt at it."""
 

@@ -149,7 +149,7 @@ def test_a_run_that_another_process_moved_since_goes_on_from_there(store: RunSto
     worker = Worker(store, agents=[Shop], decider=decider, deps=[], moment=0.0)
 
     worker.run(once=True)
-    Runner(store, decider, deps=[]).step("run-1")
+    Runner(store, decider, deps=[], agents=[Shop]).step("run-1")
     tally = worker.run(until_idle=True)
 
     assert (tally.steps, tally.lost) == (5, 0)
