@@ -27,6 +27,8 @@ from benchmarks.systems.process import (
 from benchmarks.turns import Found, Stores, put_together, take_turns
 
 CREWS = (1, 2)
+SHARED = (OURS, FLOOR)
+"""Which systems two processes share the runs of, too."""
 AGAINST_FLOOR = 0.5
 AGAINST_DBOS = 5.0
 SECOND_WORKER = {"sqlite": 0.7, "postgres": 1.6}
@@ -40,7 +42,7 @@ class Scale:
     rounds: int = 5
     runs: int = 400
     """Of the systems that are not slow."""
-    fewer: Mapping[str, int] = field(default_factory=lambda: {STOCK: 100, DBOS: 100, LANGGRAPH: 100, PYDANTIC_AI: 40})
+    fewer: Mapping[str, int] = field(default_factory=lambda: {STOCK: 100, DBOS: 100, LANGGRAPH: 100, PYDANTIC_AI: 20})
 
 
 FULL, QUICK = Scale(), Scale(2, 20, dict.fromkeys((STOCK, DBOS, LANGGRAPH, PYDANTIC_AI), 6))
@@ -56,7 +58,7 @@ def measure(folder: Path, show: Show, *, quick: bool, systems: Sequence[str] = (
 def compare(kind: Databases, scale: Scale, names: Sequence[str], show: Show) -> Found:
     """Measure on one kind of database."""
     stores = Stores(kind)
-    entered = [(asked, crew) for asked in variants(names) for crew in CREWS]
+    entered = [(asked, crew) for asked in variants(names) for crew in CREWS if crew == 1 or asked.name in SHARED]
     for asked in variants(names):
         stores.prepare(asked, "steps", 0)
     sides = {by(asked, crew): sharing(stores, asked, crew, scale) for asked, crew in entered}

@@ -25,7 +25,7 @@ class Scale:
 
     sizes: Sequence[int] = (100, 1_000, 10_000)
     """How many steps a run has."""
-    rounds: int = 7
+    rounds: int = 5
     longest: Mapping[str, int] = field(
         default_factory=lambda: dict.fromkeys((STOCK, DBOS, LANGGRAPH, PYDANTIC_AI), 1_000)
     )
