@@ -1,6 +1,6 @@
 """The page about speed: the tables and pictures in ``docs/performance.md``.
 
-    python -m benchmarks --json > today.json
+    python -m benchmarks --json > today.json  # over an hour; ``benchmarks/results.py`` puts shorter runs together
     mv today.json benchmarks/results.json
     python -m benchmarks.page
 

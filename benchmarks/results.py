@@ -1,6 +1,12 @@
-"""What ``python -m benchmarks --json`` wrote, read back."""
+"""What ``python -m benchmarks --json`` wrote, read back; what several runs of it wrote, put together.
+
+for workload in step resume; do python -m benchmarks --only $workload --json > $workload.json; done
+python -m benchmarks.results step.json resume.json > benchmarks/results.json
+"""
 
 import json
+import sys
+from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -55,6 +61,32 @@ def read(path: Path = RESULTS) -> dict[str, Any]:
     return found
 
 
+def together(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the results of several runs as those of one; raise ``ValueError`` where they are not of one kind.
+
+    A ratio is of one run as before: what is put together are workloads.
+    """
+    first, *others = found
+    for other in others:
+        for what in ("quick", "commit", "versions"):
+            if other[what] != first[what]:
+                raise ValueError(f"{what}: one run has {first[what]}, another has {other[what]}")
+        if differs := [
+            name for name in ("platform", "cpu", "cpus") if other["machine"][name] != first["machine"][name]
+        ]:
+            raise ValueError(f"the runs are of different machines: {', '.join(differs)}")
+    names = [name for one in found for name in one["workloads"]]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise ValueError(f"measured in two runs: {', '.join(sorted(twice))}")
+    return {
+        **first,
+        "began_at": min(one["began_at"] for one in found),
+        "systems": {name: note for one in found for name, note in (one.get("systems") or {}).items()},
+        "workloads": {name: told for one in found for name, told in one["workloads"].items()},
+        "all_met": all(one["all_met"] for one in found),
+    }
+
+
 def workloads(results: Mapping[str, Any]) -> dict[str, Found]:
     """Return what each workload found."""
     return {
@@ -107,3 +139,10 @@ def is_floor(system: str) -> bool:
 def place_of(system: str) -> tuple[int, str]:
     """Return where a system stands among others."""
     return (0 if is_ours(system) else 2 if is_floor(system) else 1), system
+
+
+if __name__ == "__main__":
+    parser = ArgumentParser(description="Put together what several runs wrote.")
+    parser.add_argument("file", nargs="+", type=Path, help="What --json wrote.")
+    json.dump(together([read(path) for path in parser.parse_args().file]), sys.stdout, indent=2)
+    sys.stdout.write("\n")

@@ -219,3 +219,31 @@ def test_the_same_results_give_the_same_bytes_and_a_picture_names_its_systems_an
     words = re.findall(r"<text [^>]*>(.*?)</text>", first["resume-sqlite.svg"].decode())
     assert {"agent_es", "dbos", "floor", "ms", "steps in the run", "1,000"} <= set(words)
     assert words.index("agent_es") < words.index("dbos") < words.index("floor")
+
+
+def test_what_several_runs_measured_on_one_machine_is_put_together(found: dict[str, Any]) -> None:
+    (name, told), *_ = found["workloads"].items()
+    earlier = found | {"began_at": "2026-07-05T09:00:00+00:00", "workloads": {"other": told}, "all_met": True}
+    later = found | {"workloads": {name: told}, "all_met": False}
+
+    made = results.together([later, earlier])
+
+    assert made["workloads"] == {name: told, "other": told}
+    assert (made["began_at"], made["all_met"]) == (earlier["began_at"], False)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"commit": "beef"}, "commit: one run has c0ffee"),
+        ({"quick": True}, "quick: one run has False"),
+        ({"versions": {"python": "3.12.1"}}, "versions: "),
+        ({"machine": {"platform": "Linux", "cpu": "B", "cpus": 4}}, "different machines: cpu, cpus"),
+        ({}, "measured in two runs: "),
+    ],
+)
+def test_runs_that_cannot_be_compared_are_not_put_together(
+    found: dict[str, Any], change: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ValueError, match=says):
+        results.together([found, found | change])
