@@ -12,7 +12,7 @@ import typer
 from agent_es.bench import append, replay, startup
 from agent_es.bench.command import perform
 from agent_es.bench.measure import Measure, Report, Show
-from benchmarks import appends, idle, imports, resume, short_runs, size, step, writers
+from benchmarks import appends, idle, imports, profile, resume, short_runs, size, step, writers
 from benchmarks.systems.process import NAMES, about, chosen, missing
 
 INSTALL = "not installed: pip install -e '.[bench]'"
@@ -24,6 +24,7 @@ class Workload(StrEnum):
     REPLAY = "replay"
     RESUME = "resume"
     STEP = "step"
+    PROFILE = "profile"
     APPEND = "append"
     APPENDS = "appends"
     WRITERS = "writers"
@@ -44,6 +45,7 @@ class Comparison(Protocol):
 
 MEASURES: Mapping[Workload, Measure] = {
     Workload.REPLAY: replay.measure,
+    Workload.PROFILE: profile.measure,
     Workload.APPEND: append.measure,
     Workload.APPENDS: appends.measure,
     Workload.WRITERS: writers.measure,

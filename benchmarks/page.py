@@ -34,6 +34,10 @@ ABOUT: Mapping[str, tuple[str, str]] = {
         "The process died; a new one opens the store: the time until the next step is recorded, imports apart.",
     ),
     "step": ("A durable step", "A run from its start to its end in one process: a step is a decision and a result."),
+    "profile": (
+        "Where the time of a step goes",
+        "What a run of 1,000 steps is found doing, by a timer, in one process.",
+    ),
     "append": ("An append", "One event and the run's row are made durable on SQLite, against the same bytes in SQL."),
     "appends": ("Many writers on PostgreSQL", "Processes append at the same time, each to a run of its own."),
     "writers": ("Many writers on one file", "Eight processes append at the same time on SQLite: who gets how much."),
