@@ -105,7 +105,9 @@ def _a_run_is_read_by_another_opening_as_it_was_recorded(trial: Trial) -> None:
     equal("state", other.load(run.state.run_id), run.state)
     equal("journal", journal(other, run), trial.recorded)
     equal("journal after 1", [str(entry) for entry in other.journal(run.state.run_id, after=1)], trial.recorded[2:])
-    equal("version at 2", other.load(run.state.run_id, version=2).version, 2)
+    earlier = other.load(run.state.run_id, version=2)
+    equal("version at 2", earlier.version, 2)
+    equal("state, from the one at 2 on", other.load(run.state.run_id, known=earlier), run.state)
 
 
 def _a_run_that_was_never_started_is_not_found(trial: Trial) -> None:
