@@ -89,6 +89,10 @@ class BadTag(DefinitionError):
     """A tag is a name and its value, both of them texts."""
 
 
+class BadEnvelope(DefinitionError):
+    """An envelope says what cannot be kept; nothing was recorded."""
+
+
 class BadSettlement(DefinitionError):
     """A doubt cannot be settled like that; nothing was recorded."""
 
