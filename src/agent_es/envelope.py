@@ -6,40 +6,23 @@ Rule 3: it judges the arguments that a body would get: those that a call leaves 
 Rule 4: nothing that is nested in another envelope may do more than that one: both must allow it.
 """
 
-import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from fnmatch import fnmatchcase
 from functools import cached_property
-from pathlib import PurePosixPath
-from typing import Annotated, Any, Literal, Self
-from urllib.parse import urlsplit
+from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    AwareDatetime,
-    BaseModel,
-    ConfigDict,
-    Field,
-    NonNegativeInt,
-    PositiveInt,
-    ValidationError,
-    model_validator,
-)
+from pydantic import AfterValidator, AwareDatetime, Field, NonNegativeInt, ValidationError
 
 from agent_es.errors import BadEnvelope
+from agent_es.limits import Limit, Place, Rules, number_of
 from agent_es.values import bounded, canonical, decode, digest, what_is_wrong
 
 ALWAYS = frozenset({"sleep", "wait_for"})
 """What has no effect, and is outside of no envelope: how long a run may take is its budget's affair."""
-
-_COMPARED = re.compile(r"\s*(<=|>=|==|<|>)\s*(.+?)\s*", re.DOTALL)
-_BOUNDS = {"<=": "at_most", ">=": "at_least", "<": "less_than", ">": "more_than"}
-_STRANGE = re.compile(r"[\x00-\x20\x7f\\]")
-"""What makes readers of a URL disagree about where it leads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,189 +42,6 @@ class Asks:
 
 Verdict = Refused | Asks | None
 """What an envelope says of a call; None where it may be made."""
-
-
-def _number(value: Any) -> Decimal | None:
-    """Return the number that a JSON value says, as a number or as a text; None for what says none."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
-        return None
-    try:
-        number = Decimal(str(value))
-    except InvalidOperation:
-        return None
-    return number if number.is_finite() else None
-
-
-def _meant(text: str) -> Any:
-    """Return what a text says as JSON, or the text."""
-    try:
-        return decode(text)
-    except ValueError:
-        return text
-
-
-def _regular(pattern: str) -> str:
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise ValueError(f"{pattern!r} is no pattern: {error}") from None
-    return pattern
-
-
-def _a_number(value: Any) -> Decimal:
-    number = _number(value)
-    if number is None:
-        raise ValueError(f"{value!r} is no number")
-    return number
-
-
-Number = Annotated[Decimal, AfterValidator(_a_number)]
-
-
-class _Rules(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Limit(_Rules):
-    """What one argument may be; every part that is there must hold.
-
-    Written short, ``"<= 200"`` and ``"== EUR"`` compare, and a list names all that is allowed.
-
-    >>> Limit.model_validate("<= 200").wrong("180.00"), Limit.model_validate(["EUR", "USD"]).wrong("GBP")
-    (None, "'GBP' is none of 'EUR', 'USD'")
-    """
-
-    at_least: Number | None = None
-    at_most: Number | None = None
-    more_than: Number | None = None
-    less_than: Number | None = None
-    one_of: tuple[Any, ...] | None = None
-    pattern: Annotated[str, AfterValidator(_regular)] | None = None
-    """A regular expression for the whole text."""
-    hosts: tuple[str, ...] | None = None
-    """Of a web address; ``*.example.org`` stands for every host below that one."""
-    under: str | None = None
-    """The folder that a path must lie in.  Links are not followed: what one leads to is the tool's affair."""
-    longest: PositiveInt | None = None
-    """How many characters a text may have."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _written_short(cls, given: Any) -> Any:
-        if isinstance(given, list | tuple):
-            return {"one_of": given}
-        if not isinstance(given, str):
-            return given
-        compared = _COMPARED.fullmatch(given)
-        if compared is None:
-            raise ValueError(f"{given!r} is no comparison, such as '<= 200'; a list names what is allowed")
-        sign, value = compared.groups()
-        return {"one_of": [_meant(value)]} if sign == "==" else {_BOUNDS[sign]: value}
-
-    @model_validator(mode="after")
-    def _says_something(self) -> Self:
-        if not self.model_fields_set:
-            raise ValueError("a limit must say something")
-        return self
-
-    def wrong(self, value: Any) -> str | None:
-        """Say why a JSON value is not allowed; None where it is."""
-        return next(self._wrongs(value), None)
-
-    def _wrongs(self, value: Any) -> Iterator[str]:
-        said = bounded(repr(value), 100)
-        bounds = (self.at_least, self.at_most, self.more_than, self.less_than)
-        if any(bound is not None for bound in bounds):
-            yield from self._out_of_bounds(_number(value), said)
-        if self.one_of is not None and not any(_is_alike(value, known) for known in self.one_of):
-            yield f"{said} is none of {bounded(', '.join(map(repr, self.one_of)), 200)}"
-        text = value if isinstance(value, str) else None
-        for part, holds in (
-            (self.pattern, text is not None and re.fullmatch(self.pattern or "", text) is not None),
-            (self.hosts, text is not None and self._leads_to_a_host(text)),
-            (self.under, text is not None and self._lies_under(text)),
-            (self.longest, text is not None and len(text) <= (self.longest or 0)),
-        ):
-            if part is not None and not holds:
-                yield f"{said} is outside of {bounded(str(part), 200)}"
-
-    def _out_of_bounds(self, number: Decimal | None, said: str) -> Iterator[str]:
-        if number is None:
-            yield f"{said} is no number"
-            return
-        for sign, bound, holds in (
-            (">=", self.at_least, operator.ge),
-            ("<=", self.at_most, operator.le),
-            (">", self.more_than, operator.gt),
-            ("<", self.less_than, operator.lt),
-        ):
-            if bound is not None and not holds(number, bound):
-                yield f"{said} is not {sign} {bound}"
-
-    def _leads_to_a_host(self, url: str) -> bool:
-        if _STRANGE.search(url):
-            return False
-        try:
-            parts = urlsplit(url)
-            host, _ = parts.hostname or "", parts.port
-        except ValueError:
-            return False
-        if parts.scheme.lower() not in ("http", "https") or "@" in parts.netloc or not host.isascii():
-            return False
-        above = {f"*{host[at:]}" for at, letter in enumerate(host) if letter == "." and at > 0}
-        return any(known.lower() in {host, *above} for known in self.hosts or ())
-
-    def _lies_under(self, path: str) -> bool:
-        parts = PurePosixPath(path).parts
-        if ".." in parts or "\\" in path or "\0" in path or path.startswith("~"):
-            return False
-        return PurePosixPath(path).is_relative_to(self.under or "")
-
-
-def _is_alike(value: Any, known: Any) -> bool:
-    """Whether two JSON values are the same: of one type, and a number however it is written."""
-    if isinstance(value, bool) or isinstance(known, bool):
-        return value is known
-    if isinstance(value, int | float) or isinstance(known, int | float):
-        number = _number(value)
-        return number is not None and number == _number(known)
-    return type(value) is type(known) and bool(value == known)
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """An argument of some tools, as ``tool.argument.field`` names it; without an argument, the tools themselves."""
-
-    tools: str
-    path: tuple[str, ...]
-
-    @classmethod
-    def of(cls, text: str) -> Self:
-        """Return the place that a text names; raise ``ValueError``."""
-        tools, *path = text.split(".")
-        if not tools or not all(path):
-            raise ValueError(f"{text!r} is no tool, and no tool.argument")
-        return cls(tools, tuple(path))
-
-    def is_of(self, tool: str) -> bool:
-        """Whether a tool is one of these."""
-        return fnmatchcase(tool, self.tools)
-
-    def values(self, args: Any) -> list[Any]:
-        """Return what stands there, in each item of a list; raise ``LookupError`` where that cannot be told."""
-        found = [args]
-        for name in self.path:
-            inner: list[Any] = []
-            for value in found:
-                for item in value if isinstance(value, list) else [value]:
-                    if not isinstance(item, Mapping):
-                        raise LookupError(  # noqa: TRY004  # a value of JSON has no wrong type
-                            f"there is no {name} in {bounded(repr(item), 100)}"
-                        )
-                    if name in item:
-                        inner.append(item[name])
-            found = inner
-        return [item for value in found for item in (value if isinstance(value, list) else [value])]
 
 
 def _places(named: Mapping[str, Limit]) -> Mapping[str, Limit]:
@@ -266,7 +66,7 @@ def _gates(texts: tuple[str, ...]) -> tuple[str, ...]:
     return texts
 
 
-class Budget(_Rules):
+class Budget(Rules):
     """What a run may spend, with all the runs that it starts."""
 
     steps: NonNegativeInt | None = None
@@ -282,7 +82,7 @@ class Budget(_Rules):
     """Calls of each tool, or of all tools that a pattern names."""
 
 
-class Envelope(_Rules):
+class Envelope(Rules):
     """What a run may do, and what it may spend."""
 
     tools: tuple[str, ...] = ("*",)
@@ -385,4 +185,4 @@ def _may_hold(condition: Limit, place: Place, args: Mapping[str, Any]) -> bool:
     except LookupError:
         return True
     is_compared = condition.one_of is None
-    return any(condition.wrong(value) is None or (is_compared and _number(value) is None) for value in values)
+    return any(condition.wrong(value) is None or (is_compared and number_of(value) is None) for value in values)

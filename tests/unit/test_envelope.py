@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from agent_es.envelope import Asks, Budget, Envelope, Limit, Place, Refused
+from agent_es.envelope import Asks, Budget, Envelope, Refused
 from agent_es.errors import BadEnvelope
+from agent_es.limits import Limit, Place
 
 REFUND = Envelope(
     tools=("search_*", "refund"),
@@ -103,7 +104,7 @@ def test_a_condition_that_cannot_be_told_asks_a_person() -> None:
         (None, False),
     ],
 )
-def test_an_address_leads_to_a_host_that_is_named_or_is_refused(url: object, is_allowed: bool) -> None:
+def test_an_address_leads_to_a_host_that_is_named_or_is_refused(url: object, *, is_allowed: bool) -> None:
     limit = Limit(hosts=("*.example.org", "shop.test"))
 
     assert (limit.wrong(url) is None) == is_allowed
@@ -125,7 +126,7 @@ def test_an_address_leads_to_a_host_that_is_named_or_is_refused(url: object, is_
         (["/data/in/a"], False),
     ],
 )
-def test_a_path_lies_in_its_folder_or_is_refused(path: object, is_allowed: bool) -> None:
+def test_a_path_lies_in_its_folder_or_is_refused(path: object, *, is_allowed: bool) -> None:
     assert (Limit(under="/data/in").wrong(path) is None) == is_allowed
     assert Limit(under="").wrong("~/.ssh/id") is not None
 
