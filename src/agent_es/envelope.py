@@ -7,12 +7,11 @@ Rule 4: nothing that is nested in another envelope may do more than that one: bo
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from fnmatch import fnmatchcase
-from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AwareDatetime, Field, NonNegativeInt, ValidationError
@@ -81,6 +80,29 @@ class Budget(Rules):
     calls: Mapping[str, NonNegativeInt] = Field(default_factory=dict)
     """Calls of each tool, or of all tools that a pattern names."""
 
+    def spent(self, turns: int, steps: int, began: datetime | None, now: datetime) -> str | None:
+        """Say what is spent, so that nothing more may be decided; None where something may."""
+        if self.turns is not None and turns >= self.turns:
+            return f"{turns} of {self.turns} turns"
+        if self.steps is not None and steps >= self.steps:
+            return f"{steps} of {self.steps} steps"
+        deadline = self.deadline
+        if isinstance(deadline, timedelta):
+            deadline = None if began is None else began + deadline
+        return None if deadline is None or now < deadline else f"its deadline was {deadline:%Y-%m-%dT%H:%M:%SZ}"
+
+    def refuses(self, tool: str, idx: int, called: Mapping[str, int]) -> str | None:
+        """Say why a call is more than may be spent: the step of that position, after so many calls of each tool."""
+        if tool in ALWAYS:
+            return None
+        if self.steps is not None and idx >= self.steps:
+            return f"it would be step {idx + 1} of at most {self.steps}"
+        for name, most in self.calls.items():
+            spent = sum(count for known, count in called.items() if fnmatchcase(known, name))
+            if fnmatchcase(tool, name) and spent >= most:
+                return f"{spent} of {most} calls of {name} were made"
+        return None
+
 
 class Envelope(Rules):
     """What a run may do, and what it may spend."""
@@ -107,12 +129,12 @@ class Envelope(Rules):
         except ValueError as error:
             raise BadEnvelope(f"it is no envelope: {error}") from None
 
-    @cached_property
+    @property
     def json_text(self) -> str:
         """The envelope as its run's journal holds it."""
         return canonical(self.model_dump(mode="json", exclude_defaults=True))
 
-    @cached_property
+    @property
     def digest(self) -> str:
         """What names it: two that allow the same in the same words have the same."""
         return digest(self.json_text)
@@ -164,14 +186,17 @@ class Envelope(Rules):
                 return Asks(f"needs_approval: {text}")
         return None
 
-    def check(self, arguments: Mapping[str, Sequence[str]]) -> None:
-        """Raise ``BadEnvelope`` where it names what no tool has; ``arguments`` are those of each tool."""
+    def check(self, arguments: Mapping[str, Collection[str]], *, knows_all: bool = False) -> None:
+        """Raise ``BadEnvelope`` where it names an argument that a tool does not have; ``arguments`` are each tool's.
+
+        Where these are all the tools that there are, a name that none of them has is refused too.
+        """
         for envelope in self.chain:
             named = [*map(Place.of, envelope.limits), *(_gate_of(text)[0] for text in envelope.needs_approval)]
             named += [Place(tools, ()) for tools in (*envelope.tools, *envelope.budget.calls)]
             for place in named:
                 tools = [tool for tool in arguments if place.is_of(tool)]
-                if not tools and not any(sign in place.tools for sign in "*?["):
+                if knows_all and not tools and not any(sign in place.tools for sign in "*?["):
                     raise BadEnvelope(f"there is no tool {place.tools!r}; there are: {', '.join(sorted(arguments))}")
                 if place.path and tools and not any(place.path[0] in arguments[tool] for tool in tools):
                     known = ", ".join(sorted({name for tool in tools for name in arguments[tool]})) or "none"

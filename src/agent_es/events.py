@@ -73,6 +73,8 @@ class RunStarted(Event):
     tags: Mapping[str, str] = Field(default_factory=dict)
     parent: str | None = None
     """The run that started this one, and waits for its end."""
+    envelope: JsonText | None = None
+    """What the run may do, and what it may spend; None for a run that may do anything."""
 
 
 @final
@@ -93,6 +95,29 @@ class LlmDecided(Event):
     """The step whose effect this one undoes."""
     keyed_as: str | None = None
     """The name under which the key is held, where the tool has had another: one intent, whatever it is called."""
+
+
+@final
+class StepRefused(Event):
+    """The run's envelope does not allow a call: its body was not called, and the decider sees why."""
+
+    idx: int
+    tool: str
+    rule: str
+    """Which rule of the envelope it was."""
+    reason: str
+
+
+@final
+class ApprovalRequested(Event):
+    """A person must say yes to exactly this call before its body is called."""
+
+    idx: int
+    tool: str
+    rule: str
+    """Which rule of the envelope asks for it."""
+    digest: str
+    """Of the tool, its arguments and its key: what is approved is this, and nothing else."""
 
 
 @final
@@ -186,6 +211,15 @@ class Cancelled(Event):
 
 
 @final
+class EnvelopeChanged(Event):
+    """A person gave the run another envelope."""
+
+    envelope: JsonText
+    by: str
+    reason: str
+
+
+@final
 class Parked(Event):
     """This code cannot act on the run; a person must see to it."""
 
@@ -228,6 +262,8 @@ class RunFailed(Event):
 AnyEvent = (
     RunStarted
     | LlmDecided
+    | StepRefused
+    | ApprovalRequested
     | ToolResult
     | ToolFailed
     | StepInDoubt
@@ -235,6 +271,7 @@ AnyEvent = (
     | WaitBegan
     | WaitEnded
     | SignalReceived
+    | EnvelopeChanged
     | Parked
     | Requeued
     | CompensationBegan

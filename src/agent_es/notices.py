@@ -4,10 +4,12 @@ from typing import assert_never
 
 from agent_es.events import (
     AnyEvent,
+    ApprovalRequested,
     Cancelled,
     CompensationBegan,
     CompensationEnded,
     DoubtSettled,
+    EnvelopeChanged,
     Finished,
     LlmDecided,
     Parked,
@@ -16,6 +18,7 @@ from agent_es.events import (
     RunStarted,
     SignalReceived,
     StepInDoubt,
+    StepRefused,
     ToolFailed,
     ToolResult,
     WaitBegan,
@@ -30,6 +33,10 @@ def notice_of(run_id: str, event: AnyEvent) -> Notice:  # noqa: C901, PLR0912  #
     match event:
         case LlmDecided(attempt=attempt):
             kind, text = "decided" if attempt == 0 else "attempted" if attempt == 1 else "attempted_again", event.args
+        case StepRefused():
+            kind, text = "refused", f"{event.rule}: {event.reason}"
+        case ApprovalRequested():
+            kind, text = "approval_requested", event.rule
         case ToolResult():
             kind, text = "completed", event.result
         case ToolFailed():
@@ -46,6 +53,8 @@ def notice_of(run_id: str, event: AnyEvent) -> Notice:  # noqa: C901, PLR0912  #
             kind, text = "woken", event.reason
         case SignalReceived():
             kind, text = "signalled", f"{event.name} {event.payload}"
+        case EnvelopeChanged():
+            kind, text = "envelope_changed", f"by {event.by}" + (f": {event.reason}" if event.reason else "")
         case Parked():
             kind, text = "parked", event.reason
         case Requeued():

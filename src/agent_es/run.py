@@ -9,6 +9,7 @@ Rule 4: in a tool, ``self`` is a frozen view: no command, no new attribute, safe
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from inspect import getattr_static
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Never, Self, cast, get_origin
@@ -17,14 +18,17 @@ from uuid import UUID
 from eventsourcing.domain import BaseAggregate, CanMutateAggregate, MetaAggregate
 from pydantic_core import TzInfo
 
+from agent_es.envelope import Asks, Envelope, Refused
 from agent_es.errors import BadAgent, IllegalEvent
 from agent_es.events import (
     MAX_RUN_ID,
     AnyEvent,
+    ApprovalRequested,
     Cancelled,
     CompensationBegan,
     CompensationEnded,
     DoubtSettled,
+    EnvelopeChanged,
     Event,
     Finished,
     LlmDecided,
@@ -35,6 +39,7 @@ from agent_es.events import (
     Settlement,
     SignalReceived,
     StepInDoubt,
+    StepRefused,
     ToolFailed,
     ToolResult,
     WaitBegan,
@@ -55,14 +60,15 @@ StepEvent = ToolResult | ToolFailed | StepInDoubt | DoubtSettled
 
 _OUTCOMES: frozenset[type[Event]] = frozenset((ToolResult, ToolFailed, StepInDoubt, DoubtSettled))
 _MOVES: frozenset[type[Event]] = frozenset((LlmDecided, Finished, RunFailed, Parked, CompensationBegan))
-_ARRIVALS: frozenset[type[Event]] = frozenset((SignalReceived, Cancelled))
+_GATES: frozenset[type[Event]] = frozenset((StepRefused, ApprovalRequested))
+_ARRIVALS: frozenset[type[Event]] = frozenset((SignalReceived, Cancelled, EnvelopeChanged))
 
 LEGAL: Mapping[Status, frozenset[type[Event]]] = {
     Status.PENDING: (_MOVES | _ARRIVALS) - {CompensationBegan},
-    Status.RUNNING: _MOVES | _OUTCOMES | _ARRIVALS | {WaitBegan, WaitEnded, CompensationEnded},
-    Status.WAITING: _OUTCOMES | _ARRIVALS | {WaitBegan, WaitEnded, Parked, Requeued},
+    Status.RUNNING: _MOVES | _OUTCOMES | _GATES | _ARRIVALS | {WaitBegan, WaitEnded, CompensationEnded},
+    Status.WAITING: _OUTCOMES | _GATES | _ARRIVALS | {WaitBegan, WaitEnded, Parked, Requeued},
     Status.DONE: frozenset((CompensationBegan,)),
-    Status.FAILED: frozenset((CompensationBegan, Requeued)),
+    Status.FAILED: frozenset((CompensationBegan, Requeued, EnvelopeChanged)),
     Status.CANCELLED: _OUTCOMES,
 }
 """What may happen next, by status.  What was under way when a run was cancelled is still recorded."""
@@ -88,11 +94,21 @@ class Planned:
     """What the call is: a wait, which has no body."""
     is_child: bool = False
     """Whether the call is the start of another run, which has none either."""
+    refused: Refused | None = None
+    """Why the run's envelope does not allow the call."""
+    asks: Asks | None = None
+    """Which rule of the envelope asks a person first."""
 
     @property
     def is_made(self) -> bool:
-        """Whether the body is to be called."""
-        return self.refusal is None and self.answer is None and self.wait is None and not self.is_child
+        """Whether the body is to be called, now or once a person has said yes."""
+        is_done = self.refusal or self.refused or self.answer is not None
+        return not is_done and self.wait is None and not self.is_child
+
+    @property
+    def digest(self) -> str:
+        """What names exactly this call: its tool, its arguments and its key."""
+        return digest(canonical([self.call.tool, self.args, self.key]))
 
 
 class AgentClass(MetaAggregate["AgentRun"]):
@@ -169,8 +185,18 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
         super(BaseAggregate, cls).__init_subclass__()
 
     @classmethod
-    def begin(cls, run_id: str, goal: str, input_json: str, tags: Mapping[str, str], clock: Clock) -> Self:
-        """Return a new run, its first event pending; raise ``BadTag``."""
+    def begin(
+        cls,
+        run_id: str,
+        goal: str,
+        input_json: str,
+        tags: Mapping[str, str],
+        clock: Clock,
+        envelope: Envelope | None = None,
+    ) -> Self:
+        """Return a new run, its first event pending; raise ``BadTag``, and ``BadEnvelope``."""
+        if envelope is not None:
+            envelope.check({name: tool.parameters for name, tool in cls.agent_tools.items()})
         for tag in tags.items():
             check_tag(tag)
         return cls._began(
@@ -181,6 +207,7 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
             goal=valid_unicode(goal),
             input=input_json,
             tags=decode(canonical(dict(tags))),
+            envelope=None if envelope is None else envelope.json_text,
         )
 
     @classmethod
@@ -227,6 +254,12 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
         return self._state
 
     @property
+    def envelope(self) -> Envelope | None:
+        """What the run may do, and what it may spend; None where it may do anything."""
+        text = self._state.envelope_json
+        return None if text is None else _envelope(text)
+
+    @property
     def recorded(self) -> RunState:
         """The run as the store has it."""
         return self._recorded
@@ -257,7 +290,7 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
             raise IllegalEvent(f"run {self._state.run_id}: turn {turn - 1} still has open steps")
         room = at_once
         for idx, planned in enumerate(plan, start=first):
-            starts = planned.is_made and room > 0
+            starts = planned.is_made and planned.asks is None and room > 0
             room -= starts
             self.trigger_event(
                 LlmDecided,
@@ -272,8 +305,14 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
                 keyed_as=planned.keyed_as if planned.is_made else None,
             )
         for idx, planned in enumerate(plan, start=first):
-            if planned.refusal:
+            if planned.refused:
+                rule, why = planned.refused.rule, planned.refused.why
+                self.trigger_event(StepRefused, idx=idx, tool=planned.call.tool, rule=rule, reason=bounded(why))
+            elif planned.refusal:
                 self.record_failure(idx, planned.refusal)
+            elif planned.asks:
+                named = {"rule": planned.asks.rule, "digest": planned.digest}
+                self.trigger_event(ApprovalRequested, idx=idx, tool=planned.call.tool, **named)
             elif planned.answer is not None:
                 self.trigger_event(ToolResult, idx=idx, tool=planned.call.tool, attempt=0, result=planned.answer)
             elif planned.wait is not None:
@@ -359,6 +398,10 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
     def record_cancelled(self, by: str, reason: str) -> None:
         """End the run from outside."""
         self.trigger_event(Cancelled, by=by, reason=bounded(reason))
+
+    def record_envelope(self, envelope: Envelope, by: str, reason: str) -> None:
+        """Record that a person gave the run another envelope."""
+        self.trigger_event(EnvelopeChanged, envelope=envelope.json_text, by=by, reason=bounded(reason))
 
     def record_failure(self, idx: int, error: Failed) -> None:
         """Record why a step failed: the decider will see it."""
@@ -511,6 +554,11 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
             raise IllegalEvent(f"run {self._state.run_id}: {event_class.__name__} cannot happen while steps are open")
 
 
+@lru_cache(maxsize=256)
+def _envelope(text: str) -> Envelope:
+    return Envelope.read(text)
+
+
 def child_id(parent: str, idx: int) -> str:
     """Return the id of the run that a step starts: the same at every attempt.
 
@@ -558,6 +606,8 @@ def misfit(state: RunState, event: AnyEvent, before: AnyEvent | None) -> str | N
     if isinstance(event, LlmDecided):
         step = next((step for step in state.open_steps if step.idx == event.idx), None)
         return _misfit_decision(state, event, before) if step is None else _misfit_attempt(step, event)
+    if isinstance(event, StepRefused | ApprovalRequested):
+        return _misfit_gate(state, event)
     return _misfit_outcome(state, event) if isinstance(event, StepEvent) else None
 
 
@@ -590,11 +640,19 @@ def _misfit_step(state: RunState, event: WaitBegan | WaitEnded) -> str | None:
     return None if came else f"step {step.idx} does not wait for that"
 
 
+def _misfit_gate(state: RunState, event: StepRefused | ApprovalRequested) -> str | None:
+    """Say what is wrong with what the envelope says of a step: it says so before anything of it is called."""
+    step = next((step for step in state.open_steps if step.idx == event.idx), None)
+    if step is None or (event.tool, step.status, step.attempt) != (step.tool, "queued", 0):
+        return f"step {event.idx} is not one that was just decided"
+    return f"step {event.idx} has a key" if isinstance(event, StepRefused) and step.key is not None else None
+
+
 def _misfit_outcome(state: RunState, event: StepEvent) -> str | None:
     step = next((step for step in state.open_steps if step.idx == event.idx), None)
     if step is None:
         return f"step {event.idx} is not open"
-    if (event.tool, event.attempt) != (step.tool, step.attempt) or step.status == "waiting":
+    if (event.tool, event.attempt) != (step.tool, step.attempt) or step.status in ("waiting", "gated"):
         return f"step {event.idx} is {step.tool} at attempt {step.attempt}, {step.status}"
     if step.status == "queued" and not isinstance(event, ToolFailed):
         is_given = isinstance(event, ToolResult) and step.attempt == 0 and step.key is None

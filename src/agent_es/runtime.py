@@ -16,6 +16,7 @@ from uuid import uuid4
 
 from agent_es.decider import Decider, Decision
 from agent_es.drivers import Body, Performer, Tasks, Threads, adrive, drive
+from agent_es.envelope import Envelope
 from agent_es.errors import (
     AgentError,
     AgentUnknown,
@@ -113,14 +114,16 @@ class Runner:
         goal: str | None = None,
         input: Any = None,  # noqa: A002  # the word of the design
         tags: Mapping[str, str] | None = None,
+        envelope: Envelope | None = None,
     ) -> RunState:
         """Start a run, or resume the one of that id, and drive it until it is over or waits.
 
         Without ``run_id`` a new one is made; with one that is there, ``goal`` may be left out.
+        An ``envelope`` says what a new run may do, and what it may spend; without one it may do anything.
         Raises ``RunConflict`` where that id was started with something else, ``RunMoved`` where another worker
         moves the run, and whatever the decider raises.
         """
-        run, found = self._start(agent, run_id, goal, input, tags)
+        run, found = self._start(agent, run_id, goal, input, tags, envelope)
         return self._drive(run, found=found)
 
     async def arun(
@@ -131,9 +134,10 @@ class Runner:
         goal: str | None = None,
         input: Any = None,  # noqa: A002  # the word of the design
         tags: Mapping[str, str] | None = None,
+        envelope: Envelope | None = None,
     ) -> RunState:
         """Do what ``run`` does, awaiting deciders and tools that can be awaited."""
-        run, found = await asyncio.to_thread(self._start, agent, run_id, goal, input, tags)
+        run, found = await asyncio.to_thread(self._start, agent, run_id, goal, input, tags, envelope)
         return await self._adrive(run, found=found)
 
     def resume(self, run_id: str) -> RunState:
@@ -181,7 +185,11 @@ class Runner:
             raise BadDecision(
                 f"run {state.run_id}: nothing decides; pass Runner(store, decider), or set {agent.__name__}.decider"
             )
-        specs: Sequence[ToolSpec] = [tool.spec for name, tool in self.tools_of(agent).items() if name == tool.name]
+        specs: Sequence[ToolSpec] = [
+            tool.spec
+            for name, tool in self.tools_of(agent).items()
+            if name == tool.name and (run.envelope is None or run.envelope.offers(name))
+        ]
         decision: Decision | Awaitable[Decision] = decider.decide(state, specs)
         return decision
 
@@ -279,6 +287,7 @@ class Runner:
         goal: str | None,
         input: Any,  # noqa: A002
         tags: Mapping[str, str] | None,
+        envelope: Envelope | None,
     ) -> tuple[AgentRun, bool]:
         self._ran[agent.agent_name] = agent
         if goal is None:
@@ -287,7 +296,8 @@ class Runner:
             run = self._open(run_id, agent)
             check_same(run.state, agent.agent_name, None, None if input is None else canonical(input))
             return run, True
-        state = self.store.start(agent, run_id=run_id or new_run_id(), goal=goal, input=input, tags=tags)
+        run_id = run_id or new_run_id()
+        state = self.store.start(agent, run_id=run_id, goal=goal, input=input, tags=tags, envelope=envelope)
         if state.resumed:
             self._tell_resumed(state)
         else:

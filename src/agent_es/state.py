@@ -18,10 +18,12 @@ from typing import Any, Literal, NamedTuple, assert_never, cast, overload
 from agent_es.errors import RunHasFailed, RunUnfinished
 from agent_es.events import (
     AnyEvent,
+    ApprovalRequested,
     Cancelled,
     CompensationBegan,
     CompensationEnded,
     DoubtSettled,
+    EnvelopeChanged,
     Finished,
     LlmDecided,
     Parked,
@@ -30,6 +32,7 @@ from agent_es.events import (
     RunStarted,
     SignalReceived,
     StepInDoubt,
+    StepRefused,
     ToolFailed,
     ToolResult,
     WaitBegan,
@@ -58,9 +61,9 @@ class Status(StrEnum):
 
 OVER = frozenset({Status.DONE, Status.FAILED, Status.CANCELLED})
 
-WaitingFor = Literal["clock", "signal", "doubt", "retry", "person"]
+WaitingFor = Literal["clock", "signal", "approval", "doubt", "retry", "person"]
 
-StepStatus = Literal["queued", "started", "retrying", "waiting", "done", "failed", "in_doubt"]
+StepStatus = Literal["queued", "started", "retrying", "waiting", "gated", "done", "failed", "in_doubt"]
 
 Awaited = tuple[datetime | None, str | None, str | None]
 """When a waiting step goes on at the latest, on which signal before that, and which run's end that is."""
@@ -188,7 +191,8 @@ BY_PROBE = "probe"
 _ACTIVE: AbstractSet[StepStatus] = frozenset({"queued", "started", "retrying"})
 _WAITING: AbstractSet[StepStatus] = frozenset({"waiting"})
 _IN_DOUBT: AbstractSet[StepStatus] = frozenset({"in_doubt"})
-_OPEN = _ACTIVE | _WAITING | _IN_DOUBT
+_GATED: AbstractSet[StepStatus] = frozenset({"gated"})
+_OPEN = _ACTIVE | _WAITING | _IN_DOUBT | _GATED
 
 
 class Steps(Sequence[Step]):
@@ -259,6 +263,10 @@ class RunState:
     """What came for the run and was not waited for yet, in the order in which it came."""
     parent: str | None = None
     """The run that started this one, and waits for its end."""
+    envelope_json: str | None = None
+    """What the run may do and spend, as the journal holds it; None where it may do anything."""
+    called: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """How many calls of each tool were decided and not refused, where the run has an envelope."""
     parked: str | None = None
     """Why a person must see to the run."""
     sent_back_at: int = 0
@@ -305,6 +313,11 @@ class RunState:
         return self.steps.of_latest_turn(_IN_DOUBT)
 
     @property
+    def gated(self) -> tuple[Step, ...]:
+        """The steps that wait until a person says yes to them."""
+        return self.steps.of_latest_turn(_GATED)
+
+    @property
     def waits(self) -> tuple[Step, ...]:
         """The steps that wait for the clock, a signal or another run."""
         return self.steps.of_latest_turn(_WAITING)
@@ -345,6 +358,7 @@ class Draft:
         *(f.name for f in fields(RunState)),
         "active",
         "current",
+        "gates",
         "in_doubt",
         "is_stale",
         "past",
@@ -365,6 +379,8 @@ class Draft:
     wake_at: datetime | None
     rests_until: datetime | None
     parent: str | None
+    envelope_json: str | None
+    called: Mapping[str, int]
     parked: str | None
     sent_back_at: int
     compensating: bool
@@ -380,12 +396,13 @@ class Draft:
         steps = state.steps
         self.past, self.size, current = steps._past, steps._size, steps._current  # noqa: SLF001  # halves of one thing
         self.current = {atoms[0]: atoms for atoms in current}
-        self.in_doubt = self.active = self.waiting = 0
+        self.in_doubt = self.active = self.waiting = self.gates = 0
         for atoms in current:
             status = atoms[7]
             self.in_doubt += status == "in_doubt"
             self.active += status in _ACTIVE
             self.waiting += status == "waiting"
+            self.gates += status == "gated"
         self.received = {signal.seq: signal for signal in state.signals}
         self.is_stale = False
 
@@ -408,6 +425,7 @@ class Draft:
         self.input_json = event.input
         self.tags = event.tags
         self.parent = event.parent
+        self.envelope_json = event.envelope
         self.started_at = event.timestamp
 
     def decided(self, event: LlmDecided) -> None:
@@ -421,6 +439,8 @@ class Draft:
         before = self.current.get(idx)
         if before is None:
             self.active += 1
+            if self.envelope_json is not None:
+                self.called = {**self.called, event.tool: self.called.get(event.tool, 0) + 1}
         else:
             settled = before[11]
             if before[10] is not None and before[4] == event.key:
@@ -467,6 +487,23 @@ class Draft:
             idx, turn, tool, args, key, attempt, call_id, status, value,
             at, keyed_at, settled, retry_at, undoes, keyed_as, awaited,
         )  # fmt: skip
+        self.is_stale = True
+
+    def refused(self, event: StepRefused) -> None:
+        """Take in that a step may not be taken."""
+        before = self.current[event.idx]
+        error = canonical({"applied": False, "message": event.reason, "rule": event.rule, "type": "Refused"})
+        self.active -= 1
+        self.current[event.idx] = (*before[:7], "failed", error, *before[9:])
+        self.called = {**self.called, event.tool: self.called[event.tool] - 1}
+        self.is_stale = True
+
+    def gated(self, event: ApprovalRequested) -> None:
+        """Take in that a step waits for a person's yes."""
+        before = self.current[event.idx]
+        self.active -= 1
+        self.gates += 1
+        self.current[event.idx] = (*before[:7], "gated", event.rule, *before[9:])
         self.is_stale = True
 
     def settled(self, event: DoubtSettled) -> None:
@@ -535,6 +572,10 @@ class Draft:
         self.wake_at = self.rests_until = None
         self.failure = f"cancelled by {event.by}" + (f": {event.reason}" if event.reason else "")
 
+    def allowed(self, event: EnvelopeChanged) -> None:
+        """Take in another envelope; what was parked because the last one was spent goes on."""
+        self.envelope_json = event.envelope
+
     def is_parked(self, reason: str | None) -> None:
         """Take in that a person must see to the run, or has."""
         self.parked = reason
@@ -587,8 +628,8 @@ class Draft:
         elif self.rests_until is not None or waits:
             self.wake_at = min((at for at in (self.rests_until, *(wait[0] for wait in waits)) if at), default=None)
             self.status, self.waiting_for = Status.WAITING, self._foremost(waits)
-        elif self.in_doubt:
-            self.status, self.waiting_for = Status.WAITING, "doubt"
+        elif self.in_doubt or self.gates:
+            self.status, self.waiting_for = Status.WAITING, "doubt" if self.in_doubt else "approval"
         else:
             self.status, self.waiting_for = Status.RUNNING, None
 
@@ -601,8 +642,8 @@ class Draft:
         """Say of all that a run waits for what people should know first."""
         if self.rests_until is not None:
             return "retry"
-        if self.in_doubt:
-            return "doubt"
+        if self.in_doubt or self.gates:
+            return "doubt" if self.in_doubt else "approval"
         return "signal" if any(wait[1] for wait in waits) else "clock"
 
     def _close_turn(self) -> None:
@@ -614,7 +655,7 @@ class Draft:
                 self.past = [*self.past[: self.size], atoms]
             self.size += 1
         self.current = {}
-        self.active = self.in_doubt = self.waiting = 0
+        self.active = self.in_doubt = self.waiting = self.gates = 0
 
 
 _COPIED = tuple(f.name for f in fields(RunState) if f.name not in ("steps", "signals"))
@@ -648,6 +689,12 @@ def apply(draft: Draft, event: AnyEvent) -> None:  # noqa: C901, PLR0912  # one 
         draft.ended(event, "in_doubt", event.reason)
     elif type(event) is DoubtSettled:
         draft.settled(event)
+    elif type(event) is StepRefused:
+        draft.refused(event)
+    elif type(event) is ApprovalRequested:
+        draft.gated(event)
+    elif type(event) is EnvelopeChanged:
+        draft.allowed(event)
     elif type(event) is WaitBegan:
         draft.waits(event)
     elif type(event) is WaitEnded:

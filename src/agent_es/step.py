@@ -9,13 +9,14 @@ call again, under another key.
 The idea of a flow written once and driven by a short loop, blocking or awaiting, is from httpx's ``Auth``.
 """
 
-from collections import deque
-from collections.abc import Callable, Generator, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from agent_es.decider import Call, Fail, Finish, StartChild
+from agent_es.envelope import Asks, Envelope, Refused, Verdict
 from agent_es.errors import BadArguments, BadDecision, KeyReused, NotRecordable, RunMoved, StepUnplayable
 from agent_es.keys import renewed
 from agent_es.run import AgentRun, Planned
@@ -34,7 +35,7 @@ from agent_es.tools import (
     Unknown,
     Waits,
 )
-from agent_es.values import canonical
+from agent_es.values import canonical, decode
 from agent_es.waits import Sleep, Wait, WaitFor
 
 
@@ -345,6 +346,10 @@ def retry_of(run: AgentRun, tool: Tool) -> Retry:
 
 
 def _decide(run: AgentRun, tools: Mapping[str, Tool], at_once: int) -> Requests:
+    if (why := _spent(run)) is not None:
+        run.record_parked(why)
+        yield from appended(run)
+        return
     decision = yield Decide(run)
     match decision:
         case Finish(answer):
@@ -364,10 +369,18 @@ def _decide(run: AgentRun, tools: Mapping[str, Tool], at_once: int) -> Requests:
                 f"run {run.state.run_id}: the decider returned {decision!r:.200}; return CallTool(...), Sleep(...), "
                 "WaitFor(...) or StartChild(...), a list of them, Finish(answer) or Fail(reason)"
             )
+    yield from _take_turn(run, tools, calls, at_once)
+
+
+def _take_turn(run: AgentRun, tools: Mapping[str, Tool], calls: Sequence[Call], at_once: int) -> Requests:
+    """Record the calls of a turn: those that may be made, and why the others may not."""
     first = len(run.state.steps)
     plan = [_plan(run, tools, idx, call) for idx, call in enumerate(calls, start=first)]
+    if run.envelope is not None:
+        plan = _judged(run, run.envelope, tools, plan)
     while True:
         run.record_turn(plan, at_once=at_once)
+        _end_where_refused(run, plan)
         _end_waits(run)
         try:
             yield from appended(run)
@@ -382,6 +395,57 @@ def _decide(run: AgentRun, tools: Mapping[str, Tool], at_once: int) -> Requests:
                 plan[at] = replace(plan[at], refusal=Failed("KeyReused", str(reused)))
         else:
             return
+
+
+def _spent(run: AgentRun) -> str | None:
+    """Say what of the run's budget is spent, so that nothing may be decided any more; None where it may."""
+    if run.envelope is None:
+        return None
+    state = run.state
+    for envelope in run.envelope.chain:
+        spent = envelope.budget.spent(state.turns, len(state.steps), state.started_at, run.now)
+        if spent:
+            return f"its budget is spent: {spent}; give it another envelope, then requeue it"
+    return None
+
+
+def _end_where_refused(run: AgentRun, plan: Sequence[Planned]) -> None:
+    """End the run where its envelope says so; then nothing of that turn is called."""
+    refused = next((planned.refused for planned in plan if planned.refused), None)
+    if refused is not None and run.envelope is not None and run.envelope.on_refusal == "fail":
+        run.record_surrender(f"refused by {refused.rule}: {refused.why}")
+
+
+def _judged(run: AgentRun, envelope: Envelope, tools: Mapping[str, Tool], plan: Sequence[Planned]) -> list[Planned]:
+    """Return the calls of a turn as the run's envelope judges them: one after the other, as their budget goes."""
+    called, judged = Counter(run.state.called), list[Planned]()
+    for idx, planned in enumerate(plan, start=len(run.state.steps)):
+        verdict = None if planned.refusal else _verdict(envelope, tools, planned)
+        for each in envelope.chain if verdict is None and planned.refusal is None else ():
+            if why := each.budget.refuses(planned.call.tool, idx, called):
+                verdict = Refused("budget", why)
+                break
+        match verdict:
+            case Refused():
+                judged.append(replace(planned, refused=verdict))
+            case Asks():
+                judged.append(replace(planned, asks=verdict))
+            case None:
+                judged.append(planned)
+        called[planned.call.tool] += not (planned.refusal or isinstance(verdict, Refused))
+    first = next((planned.refused for planned in judged if planned.refused), None)
+    if first is not None and envelope.on_refusal == "fail":
+        also = Refused(first.rule, "another call of the same turn was refused, and the run ends there")
+        return [
+            planned if planned.refusal or planned.refused else replace(planned, refused=also) for planned in judged
+        ]
+    return judged
+
+
+def _verdict(envelope: Envelope, tools: Mapping[str, Tool], planned: Planned) -> Verdict:
+    name = planned.call.tool
+    tool = tools.get(name) if planned.wait is None and not planned.is_child else None
+    return envelope.judge(name, decode(planned.args) if tool is None else tool.as_called(planned.args))
 
 
 def _end_waits(run: AgentRun, now: datetime | None = None) -> None:

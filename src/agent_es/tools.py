@@ -7,12 +7,12 @@ Rule 3: a tool that cannot work is an error where it is declared, not where it i
 
 import inspect
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from types import FrameType, MethodType, UnionType
-from typing import Any, Generic, Literal, NotRequired, Union, get_args, get_origin, get_type_hints
+from typing import Any, Generic, Literal, NotRequired, Union, cast, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from typing_extensions import TypedDict, TypeVar
@@ -372,6 +372,23 @@ class Tool:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the plain function, which is not a step."""
         return self.function(*args, **kwargs)
+
+    @property
+    def parameters(self) -> Collection[str]:
+        """The names of its arguments."""
+        return self._parameters
+
+    def as_called(self, args: str) -> Mapping[str, Any]:
+        """Return what the body would get for these journaled arguments, as JSON reads it, defaults among it.
+
+        Raises ``BadArguments``.
+        """
+        given = {name: value for name, value in self._defaults.items() if name in self._parameters}
+        try:
+            (found,) = decode(self._arguments.encode(({**given, **self.validated(args)},)))
+        except NotRecordable as error:
+            raise BadArguments(f"{self.name}: its defaults cannot be judged: {error}") from None
+        return cast(Mapping[str, Any], found)
 
     @cached_property
     def spec(self) -> ToolSpec:

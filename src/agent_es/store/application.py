@@ -19,6 +19,7 @@ from eventsourcing.persistence import InfrastructureFactory, StoredEvent
 from eventsourcing.utils import Environment
 from sqlalchemy.orm import Session
 
+from agent_es.envelope import Envelope
 from agent_es.errors import (
     AgentError,
     AppendUnknown,
@@ -157,17 +158,20 @@ class RunStore(Application[UUID]):
         goal: str,
         input: Any = None,  # noqa: A002  # the word of the design
         tags: Mapping[str, str] | None = None,
+        envelope: Envelope | None = None,
         session: Session | None = None,
     ) -> RunState:
         """Record a new run, or return the one of that id; ``resumed`` says which.
 
+        An ``envelope`` says what it may do, and what it may spend; without one it may do anything.
         With a ``session`` of SQLAlchemy, on the same database, the run is part of the caller's transaction: it is
         there when the caller commits, and what the session raises is the caller's.  An asynchronous session joins by
         ``await session.run_sync(lambda session: store.start(..., session=session))``.
-        Raises ``RunConflict`` where that id was started with another agent, goal or input, and ``StoreUnusable``
-        where the session is of another database, as far as its URL says.
+        Raises ``RunConflict`` where that id was started with another agent, goal or input, ``BadEnvelope`` where the
+        envelope names an argument that no tool has, and ``StoreUnusable`` where the session is of another database,
+        as far as its URL says.
         """
-        run = agent.begin(run_id, goal, canonical(input), tags or {}, self.clock)
+        run = agent.begin(run_id, goal, canonical(input), tags or {}, self.clock, envelope)
         there = self._start(run) if session is None else self._start_in(session, run)
         if there is None:
             return run.state
@@ -361,6 +365,22 @@ class RunStore(Application[UUID]):
             lambda connection: self.arrivals.cancel(connection, run_id, by, reason),
             session,
             f"run {run_id} could not be cancelled",
+        )
+
+    def change_envelope(
+        self, run_id: str, envelope: Envelope, *, by: str, reason: str = "", session: Session | None = None
+    ) -> RunState:
+        """Give a run another envelope, in the name of a person; return the run as it is then.
+
+        It counts for what is decided from then on.  A run that was parked because its budget was spent goes on when
+        it is requeued.  Raises ``RunNotFound``, ``IllegalEvent`` where the run is over, ``RunUnreadable``,
+        ``StoreBusy``, ``StoreUnusable``.
+        """
+        stream_id(run_id)  # what no run is called is asked of no database
+        return self._beside(
+            lambda connection: self.arrivals.change_envelope(connection, run_id, envelope, by, reason),
+            session,
+            f"the envelope of run {run_id} could not be changed",
         )
 
     def _beside(self, act: Callable[[Any], T], session: Session | None, what: str) -> T:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from agent_es.envelope import Envelope
 from agent_es.errors import IllegalEvent, RunNotFound, SignalConflict
 from agent_es.events import AnyEvent, WaitBegan, stream_id
 from agent_es.run import AgentRun, Clock
@@ -97,6 +98,18 @@ class Arrivals:
         for step in run.state.waits:
             if step.child is not None:
                 self.cancel(connection, step.child, by, f"run {run_id} was cancelled")
+        return run.state
+
+    def change_envelope(self, connection: Any, run_id: str, envelope: Envelope, by: str, reason: str) -> RunState:
+        """Give a run another envelope; return the run as it is then.
+
+        Raises ``RunNotFound``, ``IllegalEvent`` where it is done or cancelled.
+        """
+        self._recorder.hold(connection, run_id)
+        run = self._run(connection, run_id)
+        if run.state.envelope_json != envelope.json_text:
+            run.record_envelope(envelope, by, reason)
+            self._append(connection, run)
         return run.state
 
     def tell_parent(self, connection: Any, child: RunState) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-from agent_es.events import AnyEvent, LlmDecided, SignalReceived
+from agent_es.events import AnyEvent, EnvelopeChanged, LlmDecided, SignalReceived
 from agent_es.state import RunState
 from agent_es.values import canonical, digest, valid_unicode
 
@@ -54,6 +54,7 @@ ALL: Columns = (
     "agent",
     "goal",
     "tags",
+    "envelope_id",
     "started_at",
     "status",
     "waiting_for",
@@ -63,9 +64,9 @@ ALL: Columns = (
     "run_id",
 )
 """Every projected column."""
-STATUS: Columns = ALL[4:]
+STATUS: Columns = ALL[5:]
 """What an event may change that moves a run to another status."""
-CURSOR: Columns = ALL[7:]
+CURSOR: Columns = ALL[8:]
 """What every other event changes: nothing that has an index, which would be written too."""
 
 
@@ -77,13 +78,16 @@ PROGRESS, HELD_PROGRESS = "claims = 0", "claims = 1"
 LET_GO = ("lease_owner = NULL", "lease_until = 0")
 
 
-_STANDS_STILL = frozenset({LlmDecided, SignalReceived})
+_STANDS_STILL = frozenset({LlmDecided, SignalReceived, EnvelopeChanged})
 """What gets a run nowhere: a further attempt, and what comes from outside."""
 
 
 def row_of(state: RunState, events: Iterable[AnyEvent] = ()) -> Change:
     """Return the whole row of a run with these events."""
-    first = (plain(state.agent), plain(state.goal), canonical(dict(state.tags)), _seconds(state.started_at))
+    first = (
+        *(plain(state.agent), plain(state.goal), canonical(dict(state.tags))),
+        *(_envelope_of(state), _seconds(state.started_at)),
+    )
     return Change(
         ALL,
         (*first, *_status_of(state), *_cursor_of(state)),
@@ -103,6 +107,9 @@ def change_of(state: RunState, before: RunState, events: Sequence[AnyEvent], tok
     is_held = token is not None and state.can_move
     progress = (HELD_PROGRESS if is_held else PROGRESS,) if is_progress else ()
     deliveries = _deliveries_of(state.run_id, events)
+    if state.envelope_json != before.envelope_json:
+        values = (_envelope_of(state), *_status_of(state), *_cursor_of(state))
+        return Change(("envelope_id", *STATUS), values, progress, token, deliveries=deliveries)
     if _status_of(state) == _status_of(before):
         return Change(CURSOR, _cursor_of(state), progress, token, deliveries=deliveries)
     lets_go = LET_GO if token is not None and ends_lease(state, before) else ()
@@ -138,6 +145,10 @@ def _deliveries_of(run_id: str, events: Iterable[AnyEvent]) -> tuple[Delivery, .
         for event in events
         if type(event) is SignalReceived
     )
+
+
+def _envelope_of(state: RunState) -> str | None:
+    return None if state.envelope_json is None else digest(state.envelope_json)
 
 
 def _status_of(state: RunState) -> Values:
