@@ -147,6 +147,16 @@ class Envelope(Rules):
             yield here
             here = here.within
 
+    def spent(self, turns: int, steps: int, began: datetime | None, now: datetime) -> str | None:
+        """Say what is spent, here or in an envelope above, so that nothing more may be decided."""
+        spent = (envelope.budget.spent(turns, steps, began, now) for envelope in self.chain)
+        return next((why for why in spent if why), None)
+
+    def overspends(self, tool: str, idx: int, called: Mapping[str, int]) -> Refused | None:
+        """Refuse a call that is more than may be spent: the step of that position, after so many calls of each."""
+        refused = (envelope.budget.refuses(tool, idx, called) for envelope in self.chain)
+        return next((Refused("budget", why) for why in refused if why), None)
+
     def offers(self, tool: str) -> bool:
         """Whether a tool may be called at all."""
         return tool in ALWAYS or all(

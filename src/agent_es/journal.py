@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 
 from agent_es.errors import BadJournal
 from agent_es.events import REGISTRY, AnyEvent, Event, JsonText, stream_id
@@ -105,4 +106,9 @@ def _classes() -> Mapping[str, type[Event]]:
 @cache
 def _json_fields(cls: type[Event]) -> frozenset[str]:
     mark = JsonText.__metadata__[0]  # type: ignore[attr-defined]
-    return frozenset(name for name, field in cls.model_fields.items() if mark in field.metadata)
+
+    def is_marked(field: FieldInfo) -> bool:
+        inner = [getattr(part, "__metadata__", ()) for part in get_args(field.annotation)]  # of one that may be None
+        return any(mark in marks for marks in (field.metadata, *inner))
+
+    return frozenset(name for name, field in cls.model_fields.items() if is_marked(field))

@@ -402,11 +402,8 @@ def _spent(run: AgentRun) -> str | None:
     if run.envelope is None:
         return None
     state = run.state
-    for envelope in run.envelope.chain:
-        spent = envelope.budget.spent(state.turns, len(state.steps), state.started_at, run.now)
-        if spent:
-            return f"its budget is spent: {spent}; give it another envelope, then requeue it"
-    return None
+    spent = run.envelope.spent(state.turns, len(state.steps), state.started_at, run.now)
+    return None if spent is None else f"its budget is spent: {spent}; give it another envelope, then requeue it"
 
 
 def _end_where_refused(run: AgentRun, plan: Sequence[Planned]) -> None:
@@ -420,11 +417,9 @@ def _judged(run: AgentRun, envelope: Envelope, tools: Mapping[str, Tool], plan: 
     """Return the calls of a turn as the run's envelope judges them: one after the other, as their budget goes."""
     called, judged = Counter(run.state.called), list[Planned]()
     for idx, planned in enumerate(plan, start=len(run.state.steps)):
-        verdict = None if planned.refusal else _verdict(envelope, tools, planned)
-        for each in envelope.chain if verdict is None and planned.refusal is None else ():
-            if why := each.budget.refuses(planned.call.tool, idx, called):
-                verdict = Refused("budget", why)
-                break
+        verdict: Verdict = None
+        if planned.refusal is None:
+            verdict = envelope.overspends(planned.call.tool, idx, called) or _verdict(envelope, tools, planned)
         match verdict:
             case Refused():
                 judged.append(replace(planned, refused=verdict))
@@ -435,7 +430,7 @@ def _judged(run: AgentRun, envelope: Envelope, tools: Mapping[str, Tool], plan: 
         called[planned.call.tool] += not (planned.refusal or isinstance(verdict, Refused))
     first = next((planned.refused for planned in judged if planned.refused), None)
     if first is not None and envelope.on_refusal == "fail":
-        also = Refused(first.rule, "another call of the same turn was refused, and the run ends there")
+        also = Refused(first.rule, f"with another call of the same turn: {first.why}")
         return [
             planned if planned.refusal or planned.refused else replace(planned, refused=also) for planned in judged
         ]
