@@ -85,6 +85,9 @@ def run(
     run_id: Annotated[str | None, typer.Option(help="The run's id; a new one is made where it is left out.")] = None,
     input_json: Annotated[str, typer.Option("--input", metavar="JSON", help="The run's input.")] = "null",
     tags: Tags = None,
+    envelope: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What the run may do, and what it may spend, as JSON.")
+    ] = None,
     decider: Deciding = None,
     deps: Deps = None,
     store: Store = DEFAULT_STORE,
@@ -102,6 +105,7 @@ def run(
         run_id=run_id,
         input_json=input_json,
         tags=tags or [],
+        envelope=envelope,
         decider=decider,
         deps=deps,
         store=store,
@@ -387,6 +391,52 @@ def cancel(
     Example: agent-es cancel refund-3300 --reason "the order was returned"
     """
     _work("commands", "cancel", run_id=run_id, reason=reason, by=by, store=store, as_json=as_json)
+
+
+@app.command()
+def envelope(
+    run_id: RunId,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The envelope, as JSON.")],
+    reason: Annotated[str, typer.Option(help="Why, for the journal.")] = "",
+    by: By = None,
+    store: Store = DEFAULT_STORE,
+    as_json: Json = False,
+) -> None:
+    """Give a run another envelope; it counts for what is decided from then on.
+
+    Example: agent-es envelope refund-3300 more.json --reason "the order is large"
+    """
+    _work("envelopes", "envelope", run_id=run_id, file=file, by=by, reason=reason, store=store, as_json=as_json)
+
+
+@app.command()
+def audit(
+    run_ids: Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help="All runs, where left out.")] = None,
+    envelope: Annotated[
+        Path, typer.Option(metavar="FILE", help="The envelope that they are judged by, as JSON.")
+    ] = ...,  # type: ignore[assignment]  # it must be given
+    since: Annotated[str | None, typer.Option(metavar="TIME", help="Only runs that changed since then.")] = None,
+    agent: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MODULE:CLASS", help="An agent, for the defaults of its tools; may be given again."),
+    ] = None,
+    store: Store = DEFAULT_STORE,
+    as_json: Json = False,
+) -> None:
+    """Say what an envelope would have refused, asked or stopped in runs that are there; nothing is called.
+
+    Example: agent-es audit refund-3300 --envelope stricter.json
+    """
+    _work(
+        "envelopes",
+        "audited",
+        run_ids=run_ids or [],
+        envelope=envelope,
+        since=since,
+        agents=agent or [],
+        store=store,
+        as_json=as_json,
+    )
 
 
 @app.command()

@@ -18,7 +18,8 @@ from rich.table import Table
 
 from agent_es.cli.exits import Exit
 from agent_es.cli.output import age, out, progress, say, say_json, table_of, tell
-from agent_es.errors import AgentError, AgentUnknown, BadAgent, BadJournal, BadSettlement, BadSignal
+from agent_es.envelope import Envelope
+from agent_es.errors import AgentError, AgentUnknown, BadAgent, BadEnvelope, BadJournal, BadSettlement, BadSignal
 from agent_es.journal import timestamp
 from agent_es.loading import load
 from agent_es.run import AgentRun
@@ -41,6 +42,7 @@ def run(  # one per option
     run_id: str | None,
     input_json: str,
     tags: list[str],
+    envelope: Path | None,
     decider: str | None,
     deps: str | None,
     store: str,
@@ -49,12 +51,22 @@ def run(  # one per option
 ) -> int:
     """Start or resume a run of the agent that was named."""
     value, named = value_of("--input", input_json, BadAgent), tags_of(tags)
+    may = None if envelope is None else read_envelope(envelope)
     cls = load_agent(agent)
     options = runner_options(decider, deps, as_json=as_json)
     runner = Runner(open_store(store, create=True), **options)
     run_id = run_id or new_run_id()
     with interruptible(run_id):
-        return end(runner.run(cls, run_id=run_id, goal=goal, input=value, tags=named), as_json=as_json)
+        state = runner.run(cls, run_id=run_id, goal=goal, input=value, tags=named, envelope=may)
+        return end(state, as_json=as_json)
+
+
+def read_envelope(file: Path) -> Envelope:
+    """Return the envelope that a file holds; raise ``BadEnvelope``."""
+    try:
+        return Envelope.read(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, BadEnvelope) as error:
+        raise BadEnvelope(f"{file}: {error}") from None
 
 
 def resume(
