@@ -211,11 +211,14 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
         )
 
     @classmethod
-    def begin_child(cls, parent: str, run_id: str, args_json: str, clock: Clock) -> Self:
-        """Return a new run that another one starts, as the arguments of that one's step say; its event pending."""
+    def begin_child(cls, parent: RunState, run_id: str, args_json: str, clock: Clock) -> Self:
+        """Return a new run that another one starts, as the arguments of that one's step say; its event pending.
+
+        It may do no more than that one may.
+        """
         args = decode(args_json)
         args["input"] = canonical(args["input"])
-        return cls._began(clock, run_id=run_id, parent=parent, **args)
+        return cls._began(clock, run_id=run_id, parent=parent.run_id, envelope=parent.envelope_json, **args)
 
     @classmethod
     def _began(cls, clock: Clock, *, run_id: str, **fields: Any) -> Self:

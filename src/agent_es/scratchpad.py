@@ -9,9 +9,15 @@ from typing import Literal
 
 from agent_es.state import RunState, StepStatus
 
-Kind = Literal["goal", "call", "result", "error", "doubt"]
+Kind = Literal["goal", "call", "result", "error", "doubt", "gate"]
 
-_KINDS: dict[StepStatus, Kind] = {"done": "result", "failed": "error", "retrying": "error", "in_doubt": "doubt"}
+_KINDS: dict[StepStatus, Kind] = {
+    "done": "result",
+    "failed": "error",
+    "retrying": "error",
+    "in_doubt": "doubt",
+    "gated": "gate",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,6 +174,11 @@ class Step(NamedTuple):
         return decode(self.value_json) if self.status in ("failed", "retrying") and self.value_json else None
 
     @property
+    def gate(self) -> str | None:
+        """Which rule of the envelope asks for a person's yes to a gated step."""
+        return self.value_json if self.status == "gated" else None
+
+    @property
     def doubt(self) -> str | None:
         """Why nobody knows whether a step in doubt happened."""
         return self.value_json if self.status == "in_doubt" else None

@@ -430,9 +430,8 @@ def _judged(run: AgentRun, envelope: Envelope, tools: Mapping[str, Tool], plan: 
         called[planned.call.tool] += not (planned.refusal or isinstance(verdict, Refused))
     first = next((planned.refused for planned in judged if planned.refused), None)
     if first is not None and envelope.on_refusal == "fail":
-        also = Refused(first.rule, f"with another call of the same turn: {first.why}")
         return [
-            planned if planned.refusal or planned.refused else replace(planned, refused=also) for planned in judged
+            planned if planned.refusal or planned.refused else replace(planned, refused=first) for planned in judged
         ]
     return judged
 

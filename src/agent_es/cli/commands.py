@@ -30,7 +30,7 @@ from agent_es.store import SCHEMA_VERSION, RunRecord, RunStore
 from agent_es.telemetry import Notice
 from agent_es.transfer import Tally, Transferred, export_lines, read_journals
 
-OUTCOMES = {"done": "result", "failed": "error", "retrying": "error", "in_doubt": "doubt"}
+OUTCOMES = {"done": "result", "failed": "error", "retrying": "error", "in_doubt": "doubt", "gated": "gate"}
 WATCH_EVERY = 1.0
 FOLLOW_EVERY = 0.2
 """Seconds between two looks at the store."""

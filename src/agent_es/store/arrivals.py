@@ -124,7 +124,7 @@ class Arrivals:
         for event in events:
             if isinstance(event, WaitBegan) and event.child is not None and event.idx is not None:
                 args = run.state.steps[event.idx].args_json
-                child = AgentRun.begin_child(run.state.run_id, event.child, args, self._clock)
+                child = AgentRun.begin_child(run.state, event.child, args, self._clock)
                 stored = [self._mapper.to_stored_event(started) for started in child.pending_events]
                 appends.append((stored, row_of(child.state), ()))
         return appends

@@ -1,0 +1,60 @@
+"""The commands about what runs may do: ``audit`` asks what an envelope would have said, ``envelope`` gives another."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from getpass import getuser
+from pathlib import Path
+
+from agent_es.audit import Audited, audit, changed_since
+from agent_es.cli.commands import load_agent, open_store, read_envelope, went_on
+from agent_es.cli.exits import Exit
+from agent_es.cli.output import out, progress, say, say_json, table_of, tell
+from agent_es.errors import BadEnvelope
+from agent_es.runtime import by_name
+
+
+def moment(text: str) -> datetime:
+    """Return the time that a text says, in UTC where it says no zone; raise ``BadEnvelope``."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise BadEnvelope(f"--since {text!r} is no time; write it as 2026-07-05 or 2026-07-05T10:00:00Z") from None
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+def audited(
+    run_ids: Sequence[str], envelope: Path, since: str | None, agents: Sequence[str], store: str, *, as_json: bool
+) -> int:
+    """Show what an envelope would have said of runs."""
+    judge = read_envelope(envelope)
+    opened = open_store(store)
+    tools = by_name(tool for name in agents for tool in load_agent(name).agent_tools.values())
+    judge.check({name: tool.parameters for name, tool in tools.items()})
+    wanted = [*run_ids] or changed_since(opened, None if since is None else moment(since))
+    with progress("reading journals", len(wanted)) as advance:
+        found = audit(opened, judge, run_ids=wanted, tools=tools, on_run=advance)
+    if as_json:
+        say_json(asdict(found) | {"envelope": judge.digest})
+    else:
+        show(found)
+    return Exit.DONE
+
+
+def show(found: Audited) -> None:
+    """Print what was found, a line for each."""
+    if found.findings:
+        rows = [(it.run_id, it.seq, it.said, it.tool, it.rule, it.why) for it in found.findings]
+        out.print(table_of(("run", "seq", "would be", "tool", "rule", "why"), rows))
+    counted = Counter(it.said for it in found.findings)
+    counts = ", ".join(f"{counted[said]} {said}" for said in ("refused", "asked", "stopped"))
+    say(f"{found.calls} calls in {found.runs} runs: {counts}")
+    if found.unreadable:
+        tell(f"{len(found.unreadable)} runs cannot be read by this code: {', '.join(found.unreadable[:5])}")
+
+
+def envelope(run_id: str, file: Path, by: str | None, reason: str, store: str, *, as_json: bool) -> int:
+    """Give a run another envelope."""
+    state = open_store(store).change_envelope(run_id, read_envelope(file), by=by or getuser(), reason=reason)
+    return went_on(state, "has another envelope", as_json=as_json)
