@@ -5,8 +5,10 @@ Rule: a decision is recorded before anything acts on it, and is never asked for 
 
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, ClassVar, Protocol
 
+from agent_es.envelope import Usage
 from agent_es.errors import BadDecision
 from agent_es.run import AgentRun
 from agent_es.state import RunState
@@ -56,6 +58,24 @@ class StartChild:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Used:
+    """A decision, and what it took to come to it."""
+
+    decision: "Decision"
+    tokens: int = 0
+    cost: Decimal | str | int = 0
+    """In one currency for all of a program's runs."""
+
+    @property
+    def usage(self) -> Usage:
+        """What it took; raise ``BadDecision`` where that is no usage."""
+        try:
+            return Usage(tokens=self.tokens, cost=Decimal(self.cost))
+        except (ValueError, ArithmeticError, TypeError) as error:
+            raise BadDecision(f"a decision took {self.tokens!r} tokens and {self.cost!r}: {error}") from None
+
+
 Call = CallTool | Sleep | WaitFor | StartChild
 """What becomes one step."""
 
@@ -63,11 +83,15 @@ Decision = Call | Sequence[Call] | Finish | Fail
 """One call, several of one turn, an answer, or giving up."""
 
 
+Answered = Decision | Used
+"""What a decider may say."""
+
+
 class Decider(Protocol):
     """Chooses the next step from the run as folded so far: a model, or a script."""
 
-    def decide(self, run: RunState, tools: Sequence[ToolSpec], /) -> Decision | Awaitable[Decision]:
-        """Return what to do next."""
+    def decide(self, run: RunState, tools: Sequence[ToolSpec], /) -> Answered | Awaitable[Answered]:
+        """Return what to do next, and where somebody pays for that, what it took."""
         ...
 
 

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar, assert_never
 
-from agent_es.decider import Decision
+from agent_es.decider import Answered
 from agent_es.events import LlmDecided
 from agent_es.run import AgentRun
 from agent_es.step import Append, Decide, NextDone, Probe, Request, Requests, Start, Transact, retry_of
@@ -45,7 +45,7 @@ class Acts(Protocol):
         """Raise ``LeaseLost`` where another worker has the run."""
         ...
 
-    def ask(self, run: AgentRun, /) -> Decision | Awaitable[Decision]:
+    def ask(self, run: AgentRun, /) -> Answered | Awaitable[Answered]:
         """Ask the run's decider."""
         ...
 

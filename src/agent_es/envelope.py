@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AwareDatetime, Field, NonNegativeInt, ValidationError
@@ -65,6 +66,13 @@ def _gates(texts: tuple[str, ...]) -> tuple[str, ...]:
     return texts
 
 
+class Usage(Rules):
+    """What asking a decider takes."""
+
+    tokens: NonNegativeInt = 0
+    cost: Annotated[Decimal, Field(ge=0, allow_inf_nan=False)] = Decimal(0)
+
+
 class Budget(Rules):
     """What a run may spend, with all the runs that it starts."""
 
@@ -79,6 +87,8 @@ class Budget(Rules):
     """A time, or how long after the run's start."""
     calls: Mapping[str, NonNegativeInt] = Field(default_factory=dict)
     """Calls of each tool, or of all tools that a pattern names."""
+    each: Usage = Usage()
+    """What asking the decider once may take at most: so much is set aside before, and what it took counts after."""
 
     def spent(self, turns: int, steps: int, began: datetime | None, now: datetime) -> str | None:
         """Say what is spent, so that nothing more may be decided; None where something may."""
@@ -116,6 +126,8 @@ class Envelope(Rules):
     """Tools, or conditions such as ``refund.amount > 100``."""
     on_refusal: Literal["tell", "fail"] = "tell"
     """Whether the decider is told of a refusal, or the run ends there."""
+    owner: str | None = None
+    """The run whose envelope it is; None for the one that has it."""
     within: "Envelope | None" = None
     """That of the run which started this one."""
 
@@ -151,6 +163,18 @@ class Envelope(Rules):
         """Say what is spent, here or in an envelope above, so that nothing more may be decided."""
         spent = (envelope.budget.spent(turns, steps, began, now) for envelope in self.chain)
         return next((why for why in spent if why), None)
+
+    @property
+    def each(self) -> Usage | None:
+        """What is set aside before the decider is asked; None where nothing that it takes is bounded."""
+        budgets = [
+            each.budget for each in self.chain if each.budget.tokens is not None or each.budget.cost is not None
+        ]
+        if not budgets:
+            return None
+        return Usage(
+            tokens=max(budget.each.tokens for budget in budgets), cost=max(budget.each.cost for budget in budgets)
+        )
 
     def overspends(self, tool: str, idx: int, called: Mapping[str, int]) -> Refused | None:
         """Refuse a call that is more than may be spent: the step of that position, after so many calls of each."""
@@ -211,6 +235,12 @@ class Envelope(Rules):
                 if place.path and tools and not any(place.path[0] in arguments[tool] for tool in tools):
                     known = ", ".join(sorted({name for tool in tools for name in arguments[tool]})) or "none"
                     raise BadEnvelope(f"{place.tools} has no argument {place.path[0]!r}; it has: {known}")
+
+
+@lru_cache(maxsize=256)
+def read_cached(text: str) -> Envelope:
+    """Return the envelope of a text that a journal holds."""
+    return Envelope.read(text)
 
 
 def _may_hold(condition: Limit, place: Place, args: Mapping[str, Any]) -> bool:

@@ -34,6 +34,7 @@ Rule 2: errors are raised where something is refused, before anything is lost.
     │   │   └── ResultDoesNotFit
     │   ├── StillHeld
     │   ├── IllegalEvent
+    │   ├── BudgetSpent
     │   └── KeyReused
     ├── StoreError            the database
     │   ├── StoreUnusable
@@ -171,6 +172,10 @@ class StillHeld(RunError):
 
 class IllegalEvent(RunError):
     """That cannot happen to a run in this status."""
+
+
+class BudgetSpent(RunError):
+    """What runs may spend together is spent; nothing was recorded."""
 
 
 class KeyReused(RunError):

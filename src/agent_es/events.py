@@ -8,6 +8,7 @@ Rule 5: what JSON says of a value lies in an event as one canonical text (a ``Js
 """
 
 from collections.abc import Mapping
+from decimal import Decimal
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal, Protocol, final
 from uuid import NAMESPACE_URL, UUID, uuid5
@@ -75,6 +76,28 @@ class RunStarted(Event):
     """The run that started this one, and waits for its end."""
     envelope: JsonText | None = None
     """What the run may do, and what it may spend; None for a run that may do anything."""
+
+
+@final
+class BudgetReserved(Event):
+    """So much is set aside before the decider is asked: what asking it may take at most."""
+
+    turn: int
+    tokens: int
+    cost: Decimal
+
+
+@final
+class UsageRecorded(Event):
+    """What asking the decider took; what was set aside for it is free again.
+
+    Where the process died while it was asked, nobody knows, and what was set aside counts as spent.
+    """
+
+    turn: int
+    tokens: int
+    cost: Decimal
+    is_known: bool = True
 
 
 @final
@@ -261,6 +284,8 @@ class RunFailed(Event):
 
 AnyEvent = (
     RunStarted
+    | BudgetReserved
+    | UsageRecorded
     | LlmDecided
     | StepRefused
     | ApprovalRequested

@@ -5,6 +5,7 @@ from typing import assert_never
 from agent_es.events import (
     AnyEvent,
     ApprovalRequested,
+    BudgetReserved,
     Cancelled,
     CompensationBegan,
     CompensationEnded,
@@ -21,6 +22,7 @@ from agent_es.events import (
     StepRefused,
     ToolFailed,
     ToolResult,
+    UsageRecorded,
     WaitBegan,
     WaitEnded,
 )
@@ -33,6 +35,10 @@ def notice_of(run_id: str, event: AnyEvent) -> Notice:  # noqa: C901, PLR0912  #
     match event:
         case LlmDecided(attempt=attempt):
             kind, text = "decided" if attempt == 0 else "attempted" if attempt == 1 else "attempted_again", event.args
+        case BudgetReserved():
+            kind, text = "reserved", f"{event.tokens} tokens, {event.cost}"
+        case UsageRecorded():
+            kind, text = "used", f"{event.tokens} tokens, {event.cost}" + ("" if event.is_known else ", at most")
         case StepRefused():
             kind, text = "refused", f"{event.rule}: {event.reason}"
         case ApprovalRequested():

@@ -9,7 +9,7 @@ Rule 4: in a tool, ``self`` is a frozen view: no command, no new attribute, safe
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
+from decimal import Decimal
 from inspect import getattr_static
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Never, Self, cast, get_origin
@@ -18,12 +18,13 @@ from uuid import UUID
 from eventsourcing.domain import BaseAggregate, CanMutateAggregate, MetaAggregate
 from pydantic_core import TzInfo
 
-from agent_es.envelope import Asks, Envelope, Refused
+from agent_es.envelope import Asks, Envelope, Refused, Usage, read_cached
 from agent_es.errors import BadAgent, IllegalEvent
 from agent_es.events import (
     MAX_RUN_ID,
     AnyEvent,
     ApprovalRequested,
+    BudgetReserved,
     Cancelled,
     CompensationBegan,
     CompensationEnded,
@@ -42,6 +43,7 @@ from agent_es.events import (
     StepRefused,
     ToolFailed,
     ToolResult,
+    UsageRecorded,
     WaitBegan,
     WaitEnded,
     stream_id,
@@ -59,7 +61,9 @@ Clock = Callable[[int], datetime]
 StepEvent = ToolResult | ToolFailed | StepInDoubt | DoubtSettled
 
 _OUTCOMES: frozenset[type[Event]] = frozenset((ToolResult, ToolFailed, StepInDoubt, DoubtSettled))
-_MOVES: frozenset[type[Event]] = frozenset((LlmDecided, Finished, RunFailed, Parked, CompensationBegan))
+_MOVES: frozenset[type[Event]] = frozenset(
+    (LlmDecided, Finished, RunFailed, Parked, CompensationBegan, BudgetReserved, UsageRecorded)
+)
 _GATES: frozenset[type[Event]] = frozenset((StepRefused, ApprovalRequested))
 _ARRIVALS: frozenset[type[Event]] = frozenset((SignalReceived, Cancelled, EnvelopeChanged))
 
@@ -218,7 +222,9 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
         """
         args = decode(args_json)
         args["input"] = canonical(args["input"])
-        return cls._began(clock, run_id=run_id, parent=parent.run_id, envelope=parent.envelope_json, **args)
+        above = None if parent.envelope_json is None else read_cached(parent.envelope_json)
+        envelope = above and Envelope(within=above.model_copy(update={"owner": parent.run_id})).json_text
+        return cls._began(clock, run_id=run_id, parent=parent.run_id, envelope=envelope, **args)
 
     @classmethod
     def _began(cls, clock: Clock, *, run_id: str, **fields: Any) -> Self:
@@ -260,7 +266,7 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
     def envelope(self) -> Envelope | None:
         """What the run may do, and what it may spend; None where it may do anything."""
         text = self._state.envelope_json
-        return None if text is None else _envelope(text)
+        return None if text is None else read_cached(text)
 
     @property
     def recorded(self) -> RunState:
@@ -322,6 +328,20 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
                 self.record_wait_of(idx, planned.wait)
             elif planned.is_child:
                 self.trigger_event(WaitBegan, idx=idx, child=child_id(self._state.run_id, idx))
+
+    def record_reserved(self, usage: Usage) -> None:
+        """Record what is set aside before the decider is asked."""
+        if self._state.reserved is not None:
+            raise IllegalEvent(f"run {self._state.run_id}: something is set aside already")
+        self.trigger_event(BudgetReserved, turn=self._state.turns, tokens=usage.tokens, cost=usage.cost)
+
+    def record_usage(self, usage: Usage | None) -> None:
+        """Record what asking the decider took; None where nobody knows, and it counts as all that was set aside."""
+        if usage is None and self._state.reserved is None:
+            raise IllegalEvent(f"run {self._state.run_id}: nothing is set aside")
+        tokens, cost = self._state.reserved or (0, Decimal(0)) if usage is None else (usage.tokens, usage.cost)
+        is_known = usage is not None
+        self.trigger_event(UsageRecorded, turn=self._state.turns, tokens=tokens, cost=cost, is_known=is_known)
 
     def record_start(self, idx: int) -> None:
         """Record the decision of a step again, as the mark that its next attempt starts."""
@@ -555,11 +575,6 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
     def _nothing_open(self, event_class: type[Event]) -> None:
         if self._state.open_steps:
             raise IllegalEvent(f"run {self._state.run_id}: {event_class.__name__} cannot happen while steps are open")
-
-
-@lru_cache(maxsize=256)
-def _envelope(text: str) -> Envelope:
-    return Envelope.read(text)
 
 
 def child_id(parent: str, idx: int) -> str:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
-from agent_es.decider import Decider, Decision
+from agent_es.decider import Answered, Decider
 from agent_es.drivers import Body, Performer, Tasks, Threads, adrive, drive
 from agent_es.envelope import Envelope
 from agent_es.errors import (
@@ -173,7 +173,7 @@ class Runner:
 
     # What the performers call.
 
-    def ask(self, run: AgentRun) -> Decision | Awaitable[Decision]:
+    def ask(self, run: AgentRun) -> Answered | Awaitable[Answered]:
         """Ask the run's decider, which sees the tools of its agent.
 
         A run that another one started is of another agent as a rule, and has its own.
@@ -190,7 +190,7 @@ class Runner:
             for name, tool in self.tools_of(agent).items()
             if name == tool.name and (run.envelope is None or run.envelope.offers(name))
         ]
-        decision: Decision | Awaitable[Decision] = decider.decide(state, specs)
+        decision: Answered | Awaitable[Answered] = decider.decide(state, specs)
         return decision
 
     def save(self, run: AgentRun) -> None:

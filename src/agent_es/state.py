@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, fields
 from datetime import datetime
+from decimal import Decimal
 from enum import StrEnum
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, assert_never, cast, overload
@@ -19,6 +20,7 @@ from agent_es.errors import RunHasFailed, RunUnfinished
 from agent_es.events import (
     AnyEvent,
     ApprovalRequested,
+    BudgetReserved,
     Cancelled,
     CompensationBegan,
     CompensationEnded,
@@ -35,6 +37,7 @@ from agent_es.events import (
     StepRefused,
     ToolFailed,
     ToolResult,
+    UsageRecorded,
     WaitBegan,
     WaitEnded,
 )
@@ -272,6 +275,11 @@ class RunState:
     """What the run may do and spend, as the journal holds it; None where it may do anything."""
     called: Mapping[str, int] = field(default_factory=dict, hash=False)
     """How many calls of each tool were decided and not refused, where the run has an envelope."""
+    tokens: int = 0
+    """What asking its decider took, all in all."""
+    cost: Decimal = Decimal(0)
+    reserved: tuple[int, Decimal] | None = None
+    """The tokens and the cost that are set aside for the question that is being asked."""
     parked: str | None = None
     """Why a person must see to the run."""
     sent_back_at: int = 0
@@ -386,6 +394,9 @@ class Draft:
     parent: str | None
     envelope_json: str | None
     called: Mapping[str, int]
+    tokens: int
+    cost: Decimal
+    reserved: tuple[int, Decimal] | None
     parked: str | None
     sent_back_at: int
     compensating: bool
@@ -493,6 +504,18 @@ class Draft:
             at, keyed_at, settled, retry_at, undoes, keyed_as, awaited,
         )  # fmt: skip
         self.is_stale = True
+
+    def reserves(self, event: BudgetReserved) -> None:
+        """Take in what is set aside for a question."""
+        self.reserved = event.tokens, event.cost
+        if self.status is Status.PENDING:
+            self.is_stale = True
+
+    def used(self, event: UsageRecorded) -> None:
+        """Take in what a question took."""
+        self.reserved = None
+        self.tokens += event.tokens
+        self.cost += event.cost
 
     def refused(self, event: StepRefused) -> None:
         """Take in that a step may not be taken."""
@@ -694,6 +717,10 @@ def apply(draft: Draft, event: AnyEvent) -> None:  # noqa: C901, PLR0912  # one 
         draft.ended(event, "in_doubt", event.reason)
     elif type(event) is DoubtSettled:
         draft.settled(event)
+    elif type(event) is BudgetReserved:
+        draft.reserves(event)
+    elif type(event) is UsageRecorded:
+        draft.used(event)
     elif type(event) is StepRefused:
         draft.refused(event)
     elif type(event) is ApprovalRequested:

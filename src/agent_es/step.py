@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from agent_es.decider import Call, Fail, Finish, StartChild
-from agent_es.envelope import Asks, Envelope, Refused, Verdict
-from agent_es.errors import BadArguments, BadDecision, KeyReused, NotRecordable, RunMoved, StepUnplayable
+from agent_es.decider import Call, Fail, Finish, StartChild, Used
+from agent_es.envelope import Asks, Envelope, Refused, Usage, Verdict
+from agent_es.errors import BadArguments, BadDecision, BudgetSpent, KeyReused, NotRecordable, RunMoved, StepUnplayable
 from agent_es.keys import renewed
 from agent_es.run import AgentRun, Planned
 from agent_es.state import BY_PROBE, Status, Step
@@ -103,6 +103,10 @@ def advance(run: AgentRun, tools: Mapping[str, Tool], *, at_once: int, draw: Cal
     try:
         _check_playable(run, tools)
         yield from Turn(run, tools, at_once, draw).take()
+    except BudgetSpent as spent:  # by other runs that share it
+        run.discard()
+        run.record_parked(_out_of_budget(str(spent)))
+        yield Append(run)
     except StepUnplayable as misfit:
         run.discard()
         run.record_parked(str(misfit))
@@ -350,7 +354,18 @@ def _decide(run: AgentRun, tools: Mapping[str, Tool], at_once: int) -> Requests:
         run.record_parked(why)
         yield from appended(run)
         return
+    each = None if run.envelope is None else run.envelope.each
+    if each is not None:
+        if run.state.reserved is not None:
+            run.record_usage(None)  # the process died while it was asked
+        run.record_reserved(each)
+        yield from appended(run)
     decision = yield Decide(run)
+    if isinstance(decision, Used):
+        run.record_usage(decision.usage)
+        decision = decision.decision
+    elif each is not None:
+        run.record_usage(Usage())
     match decision:
         case Finish(answer):
             run.record_answer(_json(run, "the answer", answer))
@@ -403,7 +418,11 @@ def _spent(run: AgentRun) -> str | None:
         return None
     state = run.state
     spent = run.envelope.spent(state.turns, len(state.steps), state.started_at, run.now)
-    return None if spent is None else f"its budget is spent: {spent}; give it another envelope, then requeue it"
+    return None if spent is None else _out_of_budget(spent)
+
+
+def _out_of_budget(spent: str) -> str:
+    return f"its budget is spent: {spent}; give it another envelope, then requeue it"
 
 
 def _end_where_refused(run: AgentRun, plan: Sequence[Planned]) -> None:

@@ -10,6 +10,8 @@ Kind = Literal[
     "started",
     "resumed",
     "already_over",
+    "reserved",
+    "used",
     "decided",
     "attempted",
     "attempted_again",

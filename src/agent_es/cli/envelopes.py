@@ -1,4 +1,4 @@
-"""The commands about what runs may do: ``audit`` asks what an envelope would have said, ``envelope`` gives another."""
+"""The commands about what runs may do: ``audit`` says what an envelope would have, ``envelope`` gives another."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any, Literal, TypeVar
 from uuid import UUID, uuid4
 
@@ -26,6 +27,7 @@ from agent_es.errors import (
     BadJournal,
     BadSettlement,
     BadSignal,
+    BudgetSpent,
     IllegalEvent,
     KeyReused,
     LeaseLost,
@@ -52,9 +54,10 @@ from agent_es.store.feed import Feed, FeedEntry
 from agent_es.store.leases import Leases
 from agent_es.store.mapper import EventMapper, Row
 from agent_es.store.projection import Change, Claim, change_of, claims_of, ends_lease, row_of, tag_of
-from agent_es.store.recorder import Append, Factory, KeyHeld, RunRecorder
+from agent_es.store.recorder import Append, Factory, KeyHeld, Overspent, RunRecorder
 from agent_es.store.schedules import CatchUp, Schedule, Timetable
 from agent_es.store.snapshots import Snapshots
+from agent_es.store.spending import NANOS
 from agent_es.store.tables import runs
 from agent_es.store.tracking import Tracking
 from agent_es.tools import Returned, Waits
@@ -542,6 +545,8 @@ class RunStore(Application[UUID]):
             self._append_in_turn(run)
         except KeyHeld as held:
             raise self._key_reused(held) from None
+        except Overspent as over:
+            raise self._budget_spent(run, over) from None
         except es.IntegrityError:
             self._check_children(run)
             raise self._moved(run) from None
@@ -680,6 +685,17 @@ class RunStore(Application[UUID]):
         if found == [(event.originator_version, event.topic, event.state) for event in stored]:
             return True
         raise es.IntegrityError("other events are there")
+
+    @staticmethod
+    def _budget_spent(run: AgentRun, over: Overspent) -> BudgetSpent:
+        spend = over.spend
+        unit = NANOS if spend.what == "cost" else 1
+        before, limit, more = (
+            Decimal(n) / unit for n in (over.amount - spend.amount, spend.limit or 0, spend.amount)
+        )
+        whose = "" if spend.run_id == run.state.run_id else f" of run {spend.run_id} and those that it started"
+        asked = "" if spend.amount == 1 else f", and {more:f} more were to be set aside"
+        return BudgetSpent(f"{before:f} of {limit:f} {spend.what}{whose}{asked}")
 
     def _key_reused(self, held: KeyHeld) -> KeyReused:
         claim, holder = held.claim, held.holder

@@ -227,7 +227,7 @@ class Postgres:
         claims: Sequence[Claim],
     ) -> bool:
         """Append in one statement; return False, with nothing done, where it was refused or is more than that."""
-        if len(stored) > BATCH or row.tags or row.deliveries or not _are_of_one(claims):
+        if len(stored) > BATCH or row.tags or row.deliveries or row.spends or not _are_of_one(claims):
             return False
         guard = () if row.columns is ALL else (stored[0].originator_version - 1,)
         fence = () if row.token is None else (row.token,)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from agent_es.events import AnyEvent, EnvelopeChanged, LlmDecided, SignalReceived
 from agent_es.state import RunState
+from agent_es.store.spending import Spend, spends_of
 from agent_es.values import canonical, digest, valid_unicode
 
 Columns = tuple[str, ...]
@@ -48,6 +49,7 @@ class Change(NamedTuple):
     """Whether the run is due with this, and those who wait for work are told."""
     tags: tuple[Tag, ...] = ()
     deliveries: tuple[Delivery, ...] = ()
+    spends: tuple[Spend, ...] = ()
 
 
 ALL: Columns = (
@@ -94,6 +96,7 @@ def row_of(state: RunState, events: Iterable[AnyEvent] = ()) -> Change:
         rings=state.can_move,
         tags=tuple(sorted({tag_of(name, value, state.run_id) for name, value in state.tags.items()})),
         deliveries=_deliveries_of(state.run_id, events),
+        spends=tuple([spend._replace(limit=None) for spend in spends_of(RunState(), events)]),  # it has happened
     )
 
 
@@ -106,16 +109,16 @@ def change_of(state: RunState, before: RunState, events: Sequence[AnyEvent], tok
     is_progress = state.turns > before.turns or any(type(event) not in _STANDS_STILL for event in events)
     is_held = token is not None and state.can_move
     progress = (HELD_PROGRESS if is_held else PROGRESS,) if is_progress else ()
-    deliveries = _deliveries_of(state.run_id, events)
+    deliveries, spends = _deliveries_of(state.run_id, events), spends_of(before, events)
     if state.envelope_json != before.envelope_json:
         values = (_envelope_of(state), *_status_of(state), *_cursor_of(state))
-        return Change(("envelope_id", *STATUS), values, progress, token, deliveries=deliveries)
+        return Change(("envelope_id", *STATUS), values, progress, token, deliveries=deliveries, spends=spends)
     if _status_of(state) == _status_of(before):
-        return Change(CURSOR, _cursor_of(state), progress, token, deliveries=deliveries)
+        return Change(CURSOR, _cursor_of(state), progress, token, deliveries=deliveries, spends=spends)
     lets_go = LET_GO if token is not None and ends_lease(state, before) else ()
     rings = token is None and state.can_move and not before.can_move
     values = (*_status_of(state), *_cursor_of(state))
-    return Change(STATUS, values, (*progress, *lets_go), token, rings, deliveries=deliveries)
+    return Change(STATUS, values, (*progress, *lets_go), token, rings, deliveries=deliveries, spends=spends)
 
 
 def ends_lease(state: RunState, before: RunState) -> bool:

@@ -26,6 +26,7 @@ from agent_es.store.datastore import Datastore
 from agent_es.store.dialects import shown
 from agent_es.store.mapper import Row
 from agent_es.store.projection import ALL, Change, Claim, Columns, Delivery, Tag
+from agent_es.store.spending import Spend
 from agent_es.store.tables import (
     SCHEMA_VERSION,
     deliveries,
@@ -35,6 +36,7 @@ from agent_es.store.tables import (
     runs,
     schema,
     snapshots,
+    spending,
     tags,
 )
 
@@ -61,6 +63,15 @@ class KeyHeld(Exception):  # never leaves the store: it becomes KeyReused, which
         super().__init__(claim, holder)
         self.claim = claim
         self.holder = holder
+
+
+class Overspent(Exception):  # never leaves the store: it becomes BudgetSpent, which says more
+    """More would be spent than may be."""
+
+    def __init__(self, spend: Spend, amount: int) -> None:
+        super().__init__(spend, amount)
+        self.spend = spend
+        self.amount = amount
 
 
 class RunRecorder(SQLAlchemyApplicationRecorder):
@@ -91,6 +102,10 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
         self._insert_key = sql(f"INSERT INTO {keys.name} VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING")
         self._insert_tag = sql(f"INSERT INTO {tags.name} VALUES (?, ?, ?) ON CONFLICT DO NOTHING")
         self._insert_delivery = sql(f"INSERT INTO {deliveries.name} VALUES (?, ?, ?, ?)")
+        self._add_spent = sql(
+            f"INSERT INTO {spending.name} VALUES (?, ?, ?) ON CONFLICT (run_id, what) DO UPDATE "
+            f"SET amount = {spending.name}.amount + excluded.amount RETURNING amount"
+        )
         self._select_delivery = sql(f"SELECT * FROM {deliveries.name} WHERE run_id = ? AND delivery_id = ?")
         self.tagged = f"SELECT run_id FROM {tags.name} WHERE name = ? AND value = ?"
         """Finds the runs that have a tag."""
@@ -208,7 +223,7 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
             self._update(connection, row, before)
         for claim in claims:
             self._claim(connection, claim)
-        self._note(connection, row)
+        self._note(connection, row, is_bounded=True)
         dialect.insert(connection, self.events_table_name, stored)
         if row.rings:
             dialect.ring(connection)
@@ -228,12 +243,16 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
         dialect.ring(connection)
         return []
 
-    def _note(self, connection: Any, row: Change) -> None:
-        """Insert what stands beside a row."""
+    def _note(self, connection: Any, row: Change, *, is_bounded: bool = False) -> None:
+        """Insert what stands beside a row; raise ``Overspent`` where more is spent than may be, and that matters."""
         for tag in row.tags:
             connection.execute(self._insert_tag, tuple(tag))
         for delivery in row.deliveries:
             connection.execute(self._insert_delivery, tuple(delivery))
+        for spend in row.spends:
+            ((amount,),) = connection.execute(self._add_spent, (spend.run_id, spend.what, spend.amount)).fetchall()
+            if is_bounded and spend.limit is not None and amount > spend.limit:
+                raise Overspent(spend, amount)
 
     # Inside a transaction that somebody else commits.
 
@@ -367,7 +386,7 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
                     connection.execute(dialect.sql(f"DELETE FROM {runs.name} WHERE run_id = ?"), (run_id,))
                 elif stream not in readable:
                     kept.add(run_id)
-            for table in (keys, tags, deliveries):
+            for table in (keys, tags, deliveries, spending):
                 self._clear(connection, table, kept)
             self._clear(connection, snapshots, set())
             for row, claims in made:

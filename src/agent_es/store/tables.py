@@ -1,4 +1,4 @@
-"""The tables beside the events: runs, keys, tags, deliveries, snapshots, readers, schedules, and their version.
+"""The tables beside the events: runs, what is found or counted by, snapshots, readers, schedules, and their version.
 
 Rule 1: what is projected here can be made again from the events, and snapshots are taken again; leases, readers and
 schedules cannot, and are left alone.
@@ -24,7 +24,7 @@ from sqlalchemy import (
 
 from agent_es.errors import SchemaMismatch
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 metadata = MetaData()
 
@@ -96,6 +96,15 @@ deliveries = Table(
     Column("delivery_id", String(200), primary_key=True),
     Column("seq", Integer, nullable=False, comment="of the event that records it"),
     Column("digest", String(64), nullable=False, comment="of what it brought"),
+    sqlite_with_rowid=False,
+)
+
+spending = Table(
+    "agent_es_spending",
+    metadata,
+    Column("run_id", String(200), primary_key=True, comment="whose budget it is"),
+    Column("what", String(80), primary_key=True),
+    Column("amount", BigInteger, nullable=False, comment="with what is set aside; a cost in billionths"),
     sqlite_with_rowid=False,
 )
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import select
 
-from agent_es.decider import Decider, Decision
+from agent_es.decider import Answered, Decider
 from agent_es.drivers import Body
 from agent_es.errors import AgentError, IllegalEvent, LeaseLost, RunMoved, RunNotFound
 from agent_es.events import SignalReceived, WaitBegan, WaitEnded
@@ -122,7 +122,7 @@ class Overheard:
         self._audit = audit
         self._store = store
 
-    def decide(self, run: RunState, tools: Sequence[ToolSpec], /) -> Decision | Awaitable[Decision]:
+    def decide(self, run: RunState, tools: Sequence[ToolSpec], /) -> Answered | Awaitable[Answered]:
         """Ask the decider."""
         self._audit.decider_asked(self._store, run, tools)
         return self._decider.decide(run, tools)
