@@ -103,10 +103,6 @@ def advance(run: AgentRun, tools: Mapping[str, Tool], *, at_once: int, draw: Cal
     try:
         _check_playable(run, tools)
         yield from Turn(run, tools, at_once, draw).take()
-    except BudgetSpent as spent:  # by other runs that share it
-        run.discard()
-        run.record_parked(_out_of_budget(str(spent)))
-        yield Append(run)
     except StepUnplayable as misfit:
         run.discard()
         run.record_parked(str(misfit))
@@ -350,50 +346,83 @@ def retry_of(run: AgentRun, tool: Tool) -> Retry:
 
 
 def _decide(run: AgentRun, tools: Mapping[str, Tool], at_once: int) -> Requests:
+    """Ask the decider, and record what it says with what asking took; park the run where its budget is spent."""
     if (why := _spent(run)) is not None:
-        run.record_parked(why)
-        yield from appended(run)
+        yield from _park(run, why)
         return
     each = None if run.envelope is None else run.envelope.each
-    if each is not None:
-        if run.state.reserved is not None:
-            run.record_usage(None)  # the process died while it was asked
-        run.record_reserved(each)
-        yield from appended(run)
-    decision = yield Decide(run)
-    if isinstance(decision, Used):
-        run.record_usage(decision.usage)
-        decision = decision.decision
-    elif each is not None:
-        run.record_usage(Usage())
+    usage: Usage | None = None
+    try:
+        if each is not None:
+            yield from _reserve(run, each)
+        answered = yield Decide(run)
+        if isinstance(answered, Used):
+            usage, answered = answered.usage, answered.decision
+        elif each is not None:
+            usage = Usage()
+        yield from _follow(run, tools, answered, usage, at_once)
+    except BudgetSpent as spent:  # by other runs that share it
+        run.discard()
+        _use(run, usage)
+        yield from _park(run, str(spent))
+    except BadDecision:
+        run.discard()
+        if usage is not None:
+            _use(run, usage)
+            yield from appended(run)
+        raise
+
+
+def _reserve(run: AgentRun, each: Usage) -> Requests:
+    """Set aside what asking the decider may take; what was set aside before a crash counts as spent."""
+    if run.state.reserved is not None:
+        run.record_usage(None)
+    run.record_reserved(each)
+    yield from appended(run)
+
+
+def _use(run: AgentRun, usage: Usage | None) -> None:
+    if usage is not None:
+        run.record_usage(usage)
+
+
+def _park(run: AgentRun, spent: str) -> Requests:
+    run.record_parked(f"its budget is spent: {spent}; give it another envelope, then requeue it")
+    yield from appended(run)
+
+
+def _follow(run: AgentRun, tools: Mapping[str, Tool], decision: Any, usage: Usage | None, at_once: int) -> Requests:
+    """Record what the decider said."""
     match decision:
         case Finish(answer):
+            _use(run, usage)
             run.record_answer(_json(run, "the answer", answer))
             yield from appended(run)
-            return
         case Fail(reason):
+            _use(run, usage)
             run.record_surrender(str(reason))
             yield from appended(run)
-            return
         case CallTool() | Sleep() | WaitFor() | StartChild():
-            calls = [decision]
+            yield from _take_turn(run, tools, [decision], usage, at_once)
         case [*calls] if calls and all(isinstance(call, Call) for call in calls):
-            pass
+            yield from _take_turn(run, tools, calls, usage, at_once)
         case _:
             raise BadDecision(
                 f"run {run.state.run_id}: the decider returned {decision!r:.200}; return CallTool(...), Sleep(...), "
                 "WaitFor(...) or StartChild(...), a list of them, Finish(answer) or Fail(reason)"
             )
-    yield from _take_turn(run, tools, calls, at_once)
 
 
-def _take_turn(run: AgentRun, tools: Mapping[str, Tool], calls: Sequence[Call], at_once: int) -> Requests:
+def _take_turn(
+    run: AgentRun, tools: Mapping[str, Tool], calls: Sequence[Call], usage: Usage | None, at_once: int
+) -> Requests:
     """Record the calls of a turn: those that may be made, and why the others may not."""
     first = len(run.state.steps)
     plan = [_plan(run, tools, idx, call) for idx, call in enumerate(calls, start=first)]
     if run.envelope is not None:
         plan = _judged(run, run.envelope, tools, plan)
     while True:
+        _use(run, usage)
         run.record_turn(plan, at_once=at_once)
         _end_where_refused(run, plan)
         _end_waits(run)
@@ -417,12 +446,7 @@ def _spent(run: AgentRun) -> str | None:
     if run.envelope is None:
         return None
     state = run.state
-    spent = run.envelope.spent(state.turns, len(state.steps), state.started_at, run.now)
-    return None if spent is None else _out_of_budget(spent)
-
-
-def _out_of_budget(spent: str) -> str:
-    return f"its budget is spent: {spent}; give it another envelope, then requeue it"
+    return run.envelope.spent(state.turns, len(state.steps), state.started_at, run.now)
 
 
 def _end_where_refused(run: AgentRun, plan: Sequence[Planned]) -> None:
