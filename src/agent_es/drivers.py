@@ -19,12 +19,13 @@ from typing import Any, Protocol, TypeVar, assert_never
 from agent_es.decider import Answered
 from agent_es.events import LlmDecided
 from agent_es.run import AgentRun
-from agent_es.step import Append, Decide, NextDone, Probe, Request, Requests, Start, Transact, retry_of
+from agent_es.state import Step
+from agent_es.step import Append, Decide, Enter, NextDone, Probe, Request, Requests, Start, Transact, retry_of
 from agent_es.tools import Outcome, Probed, Tool, ToolContext, Unknown, describe
 
 T = TypeVar("T")
 
-NewWork = Decide | Start | Transact | Probe
+NewWork = Decide | Start | Transact | Probe | Enter
 """What is not begun under a lease that another worker has by now."""
 
 Done = tuple[int, Outcome]
@@ -51,6 +52,10 @@ class Acts(Protocol):
 
     def save(self, run: AgentRun, /) -> None:
         """Append what is pending."""
+        ...
+
+    def enter(self, run: AgentRun, step: Step, /) -> tuple[float, bool]:
+        """Ask the limits that all workers share whether a step may start."""
         ...
 
     def transact(self, run: AgentRun, body: "Body", /) -> Outcome:
@@ -202,7 +207,7 @@ class Threads:
         self._flying: dict[int, tuple[Body, float]] = {}
         self._done: queue.SimpleQueue[Ended] = queue.SimpleQueue()
 
-    def perform(self, request: Request, /) -> Any:
+    def perform(self, request: Request, /) -> Any:  # noqa: PLR0911  # one answer per request
         """Do what is asked and return the answer."""
         if isinstance(request, Append):
             return self._runner.save(request.run)
@@ -219,6 +224,8 @@ class Threads:
                 return self._runner.transact(run, Body(self._runner, request))
             case Probe():
                 return Body(self._runner, request).probe()
+            case Enter(run, step):
+                return self._runner.enter(run, step)
             case _:
                 assert_never(request)
 
@@ -271,7 +278,7 @@ class Tasks:
         self.cancelled: asyncio.CancelledError | None = None
         """Set once the caller was cancelled: what is known is recorded, then this is raised."""
 
-    async def perform(self, request: Request) -> Any:
+    async def perform(self, request: Request) -> Any:  # noqa: C901, PLR0911  # one answer per request
         """Do what is asked and return the answer."""
         if isinstance(request, NewWork) and self.cancelled is None:
             await self.see_through(self._runner.check_held, request.run)
@@ -293,6 +300,8 @@ class Tasks:
                 return await self.see_through(self._runner.transact, run, Body(self._runner, request))
             case Probe():
                 return await asyncio.to_thread(Body(self._runner, request).probe)
+            case Enter(run, step):
+                return await self.see_through(self._runner.enter, run, step)
             case _:
                 assert_never(request)
 

@@ -14,6 +14,8 @@ Rule 2: errors are raised where something is refused, before anything is lost.
     │   ├── BadWait
     │   ├── BadSignal
     │   ├── BadTag
+    │   ├── BadEnvelope
+    │   ├── BadLimit
     │   ├── BadSettlement
     │   ├── BadRunId
     │   ├── BadName
@@ -92,6 +94,10 @@ class BadTag(DefinitionError):
 
 class BadEnvelope(DefinitionError):
     """An envelope says what cannot be kept; nothing was recorded."""
+
+
+class BadLimit(DefinitionError):
+    """A limit of a tool is no number that calls can be held to; nothing was stored."""
 
 
 class BadSettlement(DefinitionError):

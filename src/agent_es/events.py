@@ -132,6 +132,18 @@ class StepRefused(Event):
 
 
 @final
+class CallDelayed(Event):
+    """A call is held to a limit that all workers share: it starts no earlier than then."""
+
+    idx: int
+    tool: str
+    attempt: int
+    until: AwareDatetime
+    is_given: bool
+    """Whether that time is its own; else it asks again then."""
+
+
+@final
 class ApprovalRequested(Event):
     """A person must say yes to exactly this call before its body is called."""
 
@@ -288,6 +300,7 @@ AnyEvent = (
     | UsageRecorded
     | LlmDecided
     | StepRefused
+    | CallDelayed
     | ApprovalRequested
     | ToolResult
     | ToolFailed

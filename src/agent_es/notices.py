@@ -6,6 +6,7 @@ from agent_es.events import (
     AnyEvent,
     ApprovalRequested,
     BudgetReserved,
+    CallDelayed,
     Cancelled,
     CompensationBegan,
     CompensationEnded,
@@ -29,7 +30,7 @@ from agent_es.events import (
 from agent_es.telemetry import Kind, Notice
 
 
-def notice_of(run_id: str, event: AnyEvent) -> Notice:  # noqa: C901, PLR0912  # one branch per event
+def notice_of(run_id: str, event: AnyEvent) -> Notice:  # noqa: C901, PLR0912, PLR0915  # one branch per event
     """Return what the event tells."""
     kind: Kind
     match event:
@@ -41,6 +42,8 @@ def notice_of(run_id: str, event: AnyEvent) -> Notice:  # noqa: C901, PLR0912  #
             kind, text = "used", f"{event.tokens} tokens, {event.cost}" + ("" if event.is_known else ", at most")
         case StepRefused():
             kind, text = "refused", f"{event.rule}: {event.reason}"
+        case CallDelayed():
+            kind, text = "delayed", f"until {event.until:%Y-%m-%dT%H:%M:%SZ}"
         case ApprovalRequested():
             kind, text = "approval_requested", event.rule
         case ToolResult():

@@ -6,7 +6,7 @@ Rule 3: pending events stay pending until the store says that they are durable.
 Rule 4: in a tool, ``self`` is a frozen view: no command, no new attribute, safe between threads.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -25,6 +25,7 @@ from agent_es.events import (
     AnyEvent,
     ApprovalRequested,
     BudgetReserved,
+    CallDelayed,
     Cancelled,
     CompensationBegan,
     CompensationEnded,
@@ -64,7 +65,7 @@ _OUTCOMES: frozenset[type[Event]] = frozenset((ToolResult, ToolFailed, StepInDou
 _MOVES: frozenset[type[Event]] = frozenset(
     (LlmDecided, Finished, RunFailed, Parked, CompensationBegan, BudgetReserved, UsageRecorded)
 )
-_GATES: frozenset[type[Event]] = frozenset((StepRefused, ApprovalRequested))
+_GATES: frozenset[type[Event]] = frozenset((StepRefused, ApprovalRequested, CallDelayed))
 _ARRIVALS: frozenset[type[Event]] = frozenset((SignalReceived, Cancelled, EnvelopeChanged))
 
 LEGAL: Mapping[Status, frozenset[type[Event]]] = {
@@ -292,14 +293,17 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
 
     # Commands.
 
-    def record_turn(self, plan: Sequence[Planned], *, at_once: int) -> None:
-        """Record a turn's calls: the first ``at_once`` start now, the others are queued, refused ones fail."""
+    def record_turn(self, plan: Sequence[Planned], *, at_once: int, limited: Collection[str] = ()) -> None:
+        """Record a turn's calls: the first ``at_once`` start now, the others are queued, refused ones fail.
+
+        Those of tools that are ``limited`` are queued too: whether they may start is to be asked.
+        """
         turn, first = self._state.turns, len(self._state.steps)
         if self._state.open_steps:
             raise IllegalEvent(f"run {self._state.run_id}: turn {turn - 1} still has open steps")
         room = at_once
         for idx, planned in enumerate(plan, start=first):
-            starts = planned.is_made and planned.asks is None and room > 0
+            starts = planned.is_made and planned.asks is None and room > 0 and planned.call.tool not in limited
             room -= starts
             self.trigger_event(
                 LlmDecided,
@@ -370,6 +374,14 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
         self.trigger_event(
             ToolFailed, idx=idx, tool=step.tool, attempt=step.attempt, error=error.error_json, retry_at=retry_at
         )
+
+    def record_delay(self, idx: int, until: datetime, *, is_given: bool) -> None:
+        """Record that a step starts no earlier than then."""
+        step = self._open(idx)
+        if step.status not in ("queued", "retrying"):
+            raise IllegalEvent(f"run {self._state.run_id}: step {idx} is {step.status}, and is not to start")
+        values = {"attempt": step.attempt, "until": until.astimezone(AS_READ), "is_given": is_given}
+        self.trigger_event(CallDelayed, idx=idx, tool=step.tool, **values)
 
     def record_rest(self, wake_at: datetime) -> None:
         """Record that no step goes on before then: those that could are to be retried."""
@@ -626,6 +638,10 @@ def misfit(state: RunState, event: AnyEvent, before: AnyEvent | None) -> str | N
         return _misfit_decision(state, event, before) if step is None else _misfit_attempt(step, event)
     if isinstance(event, StepRefused | ApprovalRequested):
         return _misfit_gate(state, event)
+    if isinstance(event, CallDelayed):
+        step = next((step for step in state.open_steps if step.idx == event.idx), None)
+        is_there = step is not None and step.status in ("queued", "retrying") and step.tool == event.tool
+        return None if is_there else f"step {event.idx} is not to start"
     return _misfit_outcome(state, event) if isinstance(event, StepEvent) else None
 
 

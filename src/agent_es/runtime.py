@@ -29,12 +29,12 @@ from agent_es.errors import (
     RunMoved,
     RunUnreadable,
 )
-from agent_es.events import AnyEvent, ToolResult, WaitBegan
+from agent_es.events import AnyEvent, StepInDoubt, ToolFailed, ToolResult, WaitBegan
 from agent_es.heart import Heart
 from agent_es.notices import notice_of
 from agent_es.owners import Lease, Owner
 from agent_es.run import AgentRun, wait_of
-from agent_es.state import RunState, Status
+from agent_es.state import RunState, Status, Step
 from agent_es.step import Requests, advance
 from agent_es.store import RunStore, check_same
 from agent_es.telemetry import Notice, OnEvent, ignore
@@ -206,7 +206,19 @@ class Runner:
                     step = run.state.steps[event.idx]
                     self._record_late(run.state.run_id, step.idx, step.tool, event.attempt, Waits(wait_of(event)))
             raise
+        self._leave(run)
         self._tell(run, run.appended)
+
+    def _leave(self, run: AgentRun) -> None:
+        """Give back the places of calls that have ended."""
+        limited = self.store.rates.limited
+        for event in run.appended if limited else ():
+            if isinstance(event, ToolResult | ToolFailed | StepInDoubt | WaitBegan) and event.idx is not None:
+                self.store.rates.leave(run.state.run_id, run.state.steps[event.idx].tool, event.idx)
+
+    def enter(self, run: AgentRun, step: Step) -> tuple[float, bool]:
+        """Ask the limits that all workers share: in how many seconds may a step start, and is that time its own."""
+        return self.store.rates.enter(run.state, step.tool, step.idx, run.now.timestamp())
 
     def transact(self, run: AgentRun, body: Body) -> Outcome:
         """Run a body and record its result in one transaction of the store, or neither."""
@@ -451,7 +463,8 @@ class Runner:
         tools = self.tools_of(type(run))
         if self.deps is None:
             tools = WithoutDeps(tools)
-        return advance(run, tools, at_once=self.at_once or run.at_once, draw=self.draw)
+        limited = self.store.rates.limited
+        return advance(run, tools, at_once=self.at_once or run.at_once, draw=self.draw, limited=limited)
 
     def _tell(self, run: AgentRun, events: Iterable[AnyEvent]) -> None:
         if self.on_event is not ignore:

@@ -21,6 +21,7 @@ from agent_es.events import (
     AnyEvent,
     ApprovalRequested,
     BudgetReserved,
+    CallDelayed,
     Cancelled,
     CompensationBegan,
     CompensationEnded,
@@ -138,6 +139,11 @@ class Step(NamedTuple):
     def is_open(self) -> bool:
         """Whether the step has no outcome yet."""
         return self.status in _OPEN
+
+    @property
+    def has_its_time(self) -> bool:
+        """Whether a limit that is shared has given the step the time at which it is to start."""
+        return self.status == "retrying" and self.awaited is not None
 
     @property
     def wake_at(self) -> datetime | None:
@@ -526,6 +532,13 @@ class Draft:
         self.called = {**self.called, event.tool: self.called[event.tool] - 1}
         self.is_stale = True
 
+    def delayed(self, event: CallDelayed) -> None:
+        """Take in that a step starts no earlier than then."""
+        before = self.current[event.idx]
+        given: Awaited | None = (event.until, None, None) if event.is_given else None
+        self.current[event.idx] = (*before[:7], "retrying", *before[8:12], event.until, *before[13:15], given)
+        self.is_stale = True
+
     def gated(self, event: ApprovalRequested) -> None:
         """Take in that a step waits for a person's yes."""
         before = self.current[event.idx]
@@ -723,6 +736,8 @@ def apply(draft: Draft, event: AnyEvent) -> None:  # noqa: C901, PLR0912  # one 
         draft.used(event)
     elif type(event) is StepRefused:
         draft.refused(event)
+    elif type(event) is CallDelayed:
+        draft.delayed(event)
     elif type(event) is ApprovalRequested:
         draft.gated(event)
     elif type(event) is EnvelopeChanged:

@@ -10,9 +10,10 @@ The idea of a flow written once and driven by a short loop, blocking or awaiting
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from agent_es.decider import Call, Fail, Finish, StartChild, Used
@@ -85,16 +86,37 @@ class Probe:
     step: Step
 
 
-Request = Decide | Append | Start | NextDone | Transact | Probe
+@dataclass(frozen=True, slots=True)
+class Enter:
+    """Ask the limits that all workers share about a call.
+
+    Answered with the seconds until it may start, and whether it has that time for its own.
+    """
+
+    run: AgentRun
+    step: Step
+
+
+Request = Decide | Append | Start | NextDone | Transact | Probe | Enter
 Requests = Generator[Request, Any, None]
+Record = Callable[[Sequence[Planned]], object]
+"""Records the calls of a turn, and starts those that may start at once."""
 Asking = Generator[Request, Any, list[Step]]
 """Asks what it must know, and returns the steps whose next attempt was marked to start."""
 
 
-def advance(run: AgentRun, tools: Mapping[str, Tool], *, at_once: int, draw: Callable[[], float]) -> Requests:
+def advance(
+    run: AgentRun,
+    tools: Mapping[str, Tool],
+    *,
+    at_once: int,
+    draw: Callable[[], float],
+    limited: Collection[str] = (),
+) -> Requests:
     """Take a run one step further: a decision if none is open, then the calls that it made.
 
-    At most ``at_once`` bodies run beside each other; ``draw`` gives numbers between 0 and 1 for the jitter of waits.
+    At most ``at_once`` bodies run beside each other; ``draw`` gives numbers between 0 and 1 for the jitter of waits;
+    ``limited`` are the tools whose calls are held to a limit that all workers share.
     Parks the run where this code cannot act on a step that was decided, and raises ``BadDecision`` where the
     decider erred.
     """
@@ -102,7 +124,7 @@ def advance(run: AgentRun, tools: Mapping[str, Tool], *, at_once: int, draw: Cal
         return
     try:
         _check_playable(run, tools)
-        yield from Turn(run, tools, at_once, draw).take()
+        yield from Turn(run, tools, at_once, draw, limited).take()
     except StepUnplayable as misfit:
         run.discard()
         run.record_parked(str(misfit))
@@ -128,11 +150,19 @@ def appended(run: AgentRun) -> Requests:
 class Turn:
     """The steps of one turn on their way."""
 
-    def __init__(self, run: AgentRun, tools: Mapping[str, Tool], at_once: int, draw: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        run: AgentRun,
+        tools: Mapping[str, Tool],
+        at_once: int,
+        draw: Callable[[], float],
+        limited: Collection[str],
+    ) -> None:
         self._run = run
         self._tools = tools
         self._at_once = at_once
         self._draw = draw
+        self._limited = limited
         self._todo: deque[Step] = deque()
         """What needs a start mark, or to be looked into first."""
         self._ready: deque[Step] = deque()
@@ -169,9 +199,8 @@ class Turn:
         if now is None or not run.state.open_steps:
             if run.pending_events:
                 yield from appended(run)
-            yield from (
-                _undo(run, self._tools) if run.state.compensating else _decide(run, self._tools, self._at_once)
-            )
+            record = partial(run.record_turn, at_once=self._at_once, limited=self._limited)
+            yield from _undo(run, self._tools) if run.state.compensating else _decide(run, self._tools, record)
             self._ready.extend(step for step in run.state.open_steps if step.status == "started")
             self._todo.extend(step for step in run.state.open_steps if step.status == "queued")
         else:
@@ -223,7 +252,12 @@ class Turn:
     def _take_up(self, step: Step) -> Asking:
         """Go on with a step that has no body running: where it was started before, its outcome may be unknown."""
         tool = self._tools[step.tool]
-        if step.status == "queued" or tool.effect in (Effect.READ, Effect.TRANSACTIONAL):
+        if step.tool in self._limited and step.status in ("queued", "retrying") and not step.has_its_time:
+            wait, is_given = yield Enter(self._run, step)
+            if wait > 0:
+                self._run.record_delay(step.idx, self._run.now + timedelta(seconds=wait), is_given=is_given)
+                return []
+        if step.attempt == 0 or tool.effect in (Effect.READ, Effect.TRANSACTIONAL):
             return self._try_again(step, "the process died in it")
         why = step.doubt or (
             f"{step.error['type']}: {step.error['message']}" if step.error else "the process died in it"
@@ -345,7 +379,7 @@ def retry_of(run: AgentRun, tool: Tool) -> Retry:
     return tool.retry or run.retry or DEFAULT_RETRY[Effect.IDEMPOTENT if resends else tool.effect]
 
 
-def _decide(run: AgentRun, tools: Mapping[str, Tool], at_once: int) -> Requests:
+def _decide(run: AgentRun, tools: Mapping[str, Tool], record: Record) -> Requests:
     """Ask the decider, and record what it says with what asking took; park the run where its budget is spent."""
     if (why := _spent(run)) is not None:
         yield from _park(run, why)
@@ -360,7 +394,7 @@ def _decide(run: AgentRun, tools: Mapping[str, Tool], at_once: int) -> Requests:
             usage, answered = answered.usage, answered.decision
         elif each is not None:
             usage = Usage()
-        yield from _follow(run, tools, answered, usage, at_once)
+        yield from _follow(run, tools, answered, usage, record)
     except BudgetSpent as spent:  # by other runs that share it
         run.discard()
         _use(run, usage)
@@ -391,7 +425,7 @@ def _park(run: AgentRun, spent: str) -> Requests:
     yield from appended(run)
 
 
-def _follow(run: AgentRun, tools: Mapping[str, Tool], decision: Any, usage: Usage | None, at_once: int) -> Requests:
+def _follow(run: AgentRun, tools: Mapping[str, Tool], decision: Any, usage: Usage | None, record: Record) -> Requests:
     """Record what the decider said."""
     match decision:
         case Finish(answer):
@@ -403,9 +437,9 @@ def _follow(run: AgentRun, tools: Mapping[str, Tool], decision: Any, usage: Usag
             run.record_surrender(str(reason))
             yield from appended(run)
         case CallTool() | Sleep() | WaitFor() | StartChild():
-            yield from _take_turn(run, tools, [decision], usage, at_once)
+            yield from _take_turn(run, tools, [decision], usage, record)
         case [*calls] if calls and all(isinstance(call, Call) for call in calls):
-            yield from _take_turn(run, tools, calls, usage, at_once)
+            yield from _take_turn(run, tools, calls, usage, record)
         case _:
             raise BadDecision(
                 f"run {run.state.run_id}: the decider returned {decision!r:.200}; return CallTool(...), Sleep(...), "
@@ -414,7 +448,7 @@ def _follow(run: AgentRun, tools: Mapping[str, Tool], decision: Any, usage: Usag
 
 
 def _take_turn(
-    run: AgentRun, tools: Mapping[str, Tool], calls: Sequence[Call], usage: Usage | None, at_once: int
+    run: AgentRun, tools: Mapping[str, Tool], calls: Sequence[Call], usage: Usage | None, record: Record
 ) -> Requests:
     """Record the calls of a turn: those that may be made, and why the others may not."""
     first = len(run.state.steps)
@@ -423,7 +457,7 @@ def _take_turn(
         plan = _judged(run, run.envelope, tools, plan)
     while True:
         _use(run, usage)
-        run.record_turn(plan, at_once=at_once)
+        record(plan)
         _end_where_refused(run, plan)
         _end_waits(run)
         try:

@@ -19,6 +19,7 @@ Kind = Literal[
     "completed",
     "failed",
     "refused",
+    "delayed",
     "approval_requested",
     "in_doubt",
     "settled",

@@ -54,6 +54,7 @@ from agent_es.store.feed import Feed, FeedEntry
 from agent_es.store.leases import Leases
 from agent_es.store.mapper import EventMapper, Row
 from agent_es.store.projection import Change, Claim, change_of, claims_of, ends_lease, row_of, tag_of
+from agent_es.store.rates import Rates, ToolLimit
 from agent_es.store.recorder import Append, Factory, KeyHeld, Overspent, RunRecorder
 from agent_es.store.schedules import CatchUp, Schedule, Timetable
 from agent_es.store.snapshots import Snapshots
@@ -139,6 +140,7 @@ class RunStore(Application[UUID]):
             self.leases = Leases(self.recorder.datastore)
             self.clock = clock or DatabaseClock(self.recorder.datastore)
             self.arrivals = Arrivals(self.recorder, self.mapper, self.clock)
+            self.rates = Rates(self.recorder.datastore)
             self.backlog = Backlog(self.recorder.datastore)
             self.bell = Bell(self.recorder.datastore)
             self.tracking = Tracking(self.recorder.datastore)
@@ -369,6 +371,17 @@ class RunStore(Application[UUID]):
             session,
             f"run {run_id} could not be cancelled",
         )
+
+    def limit(
+        self, tool: str, *, per_second: float | None = None, at_once: int | None = None, tag: str | None = None
+    ) -> None:
+        """Hold the calls of a tool to a rate, or to so many at once, over all workers; without numbers, to neither.
+
+        With a ``tag``, each value of it is held to that apart: ``limit("mail", per_second=5, tag="tenant")``.  A call
+        that must wait makes its run wait as a row.  Workers heed a change within a second.  Raises ``BadLimit``,
+        ``StoreBusy``, ``StoreUnusable``.
+        """
+        self.rates.put(ToolLimit(tool, tag or "", per_second, at_once))
 
     def change_envelope(
         self, run_id: str, envelope: Envelope, *, by: str, reason: str = "", session: Session | None = None

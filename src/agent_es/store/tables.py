@@ -108,6 +108,37 @@ spending = Table(
     sqlite_with_rowid=False,
 )
 
+rates = Table(
+    "agent_es_rates",
+    metadata,
+    Column("tool", String(64), primary_key=True),
+    Column("tag", String(200), primary_key=True, comment="its name; empty where the limit is for all runs together"),
+    Column("per_second", Float),
+    Column("at_once", Integer),
+    sqlite_with_rowid=False,
+)
+
+rate_times = Table(
+    "agent_es_rate_times",
+    metadata,
+    Column("tool", String(64), primary_key=True),
+    Column("tag", String(200), primary_key=True),
+    Column("value", String(200), primary_key=True, comment="of the tag"),
+    Column("next_at", Float, nullable=False, comment="when the next call may start: seconds since 1970, UTC"),
+    sqlite_with_rowid=False,
+)
+
+rate_holds = Table(
+    "agent_es_rate_holds",
+    metadata,
+    Column("tool", String(64), primary_key=True),
+    Column("tag", String(200), primary_key=True),
+    Column("value", String(200), primary_key=True),
+    Column("run_id", String(200), primary_key=True, comment="who has a place, for as long as its lease is fresh"),
+    Column("idx", Integer, primary_key=True),
+    sqlite_with_rowid=False,
+)
+
 tracking = Table(
     "agent_es_tracking",
     metadata,

@@ -23,7 +23,7 @@ from agent_es.owners import Lease, Owner
 from agent_es.run import AgentRun
 from agent_es.runtime import Runner
 from agent_es.state import RunState, Steps
-from agent_es.step import Append, Decide, NextDone, Probe, Request, Start, Transact
+from agent_es.step import Append, Decide, Enter, NextDone, Probe, Request, Start, Transact
 from agent_es.tools import Outcome
 
 BEFORE = "before"
@@ -254,11 +254,13 @@ class _Crashing(Threads):
             return body.idx, body.run()
 
 
-def name_of(request: Request) -> str:
+def name_of(request: Request) -> str:  # noqa: PLR0911  # one name per request
     """Say what a request asks for."""
     match request:
         case Decide(run):
             return f"the decision of turn {run.state.turns}"
+        case Enter(step=step):
+            return f"the limits of step {step.idx} ({step.tool})"
         case Append(run):
             return "the append of " + ", ".join(map(_name_of_event, run.pending_events))
         case Start(_, step):

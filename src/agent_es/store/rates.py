@@ -1,0 +1,136 @@
+"""How often, and how many at once, a tool may be called by all workers together: limits that the store keeps.
+
+Rule 1: who may not call yet is told when to come: the run waits until then as a row, and nobody waits in a process.
+Rule 2: a time that was given to a step is its own: it is asked for once, before the start of the call is recorded.
+Rule 3: a place among those who call at once is held under the run's lease, and is free when that lapses.
+
+The times are given out as by the generic cell rate algorithm, with a burst of one.
+"""
+
+import random
+import time
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+from agent_es.errors import BadLimit
+from agent_es.state import RunState
+from agent_es.store.datastore import Datastore
+from agent_es.store.projection import tag_of
+from agent_es.store.tables import rate_holds, rate_times, rates, runs
+
+KNOWN_FOR = 1.0
+"""Seconds for which a process believes the limits that it has read."""
+
+BUSY = 0.2
+"""Seconds after which a step that found no place asks again, and half as many more, drawn anew each time."""
+
+
+class ToolLimit(NamedTuple):
+    """What the calls of a tool are held to, over all workers; with a ``tag``, apart for each of its values."""
+
+    tool: str
+    tag: str
+    """The name of the tag; empty where the limit is for all runs together."""
+    per_second: float | None
+    at_once: int | None
+
+
+class Rates:
+    """Keeps the limits of tools, and gives out times and places."""
+
+    def __init__(self, datastore: Datastore) -> None:
+        self._datastore = datastore
+        self._known: tuple[float, list[ToolLimit]] | None = None
+        sql = datastore.dialect.sql
+        now = datastore.dialect.now
+        self._select = f"SELECT tool, tag, per_second, at_once FROM {rates.name} ORDER BY tool, tag"
+        self._put = sql(
+            f"INSERT INTO {rates.name} VALUES (?, ?, ?, ?) ON CONFLICT (tool, tag) DO UPDATE "
+            "SET per_second = excluded.per_second, at_once = excluded.at_once"
+        )
+        self._drop = sql(f"DELETE FROM {rates.name} WHERE tool = ? AND tag = ?")
+        self._lock = sql(f"UPDATE {rates.name} SET at_once = at_once WHERE tool = ? AND tag = ?")
+        self._next = sql(
+            f"INSERT INTO {rate_times.name} AS was VALUES (?, ?, ?, ?) ON CONFLICT (tool, tag, value) DO UPDATE "
+            "SET next_at = CASE WHEN was.next_at > ? THEN was.next_at ELSE ? END + ? RETURNING next_at"
+        )
+        self._count = sql(
+            f"SELECT count(*) FROM {rate_holds.name} AS hold JOIN {runs.name} AS run ON run.run_id = hold.run_id "
+            f"WHERE tool = ? AND tag = ? AND value = ? AND run.lease_until > {now} "
+            "AND NOT (hold.run_id = ? AND hold.idx = ?)"
+        )
+        self._hold = sql(f"INSERT INTO {rate_holds.name} VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING")
+        self._leave = sql(f"DELETE FROM {rate_holds.name} WHERE run_id = ? AND idx = ?")
+
+    def put(self, limit: ToolLimit) -> None:
+        """Keep a limit; one without numbers is dropped.  Raises ``BadLimit``."""
+        if limit.per_second is not None and not 0 < limit.per_second < float("inf"):
+            raise BadLimit(
+                f"{limit.tool}: per_second={limit.per_second}: a rate is more than 0; leave it out for none"
+            )
+        if limit.at_once is not None and limit.at_once < 1:
+            raise BadLimit(f"{limit.tool}: at_once={limit.at_once}: one call at least must be allowed")
+        is_none = limit.per_second is None and limit.at_once is None
+
+        def write(connection: Any) -> None:
+            if is_none:
+                connection.execute(self._drop, limit[:2])
+            else:
+                connection.execute(self._put, tuple(limit))
+
+        self._datastore.repeatable(write, f"the limit of {limit.tool} could not be kept")
+        self._known = None
+
+    def listed(self) -> list[ToolLimit]:
+        """Return all limits."""
+        found = self._datastore.reading(lambda connection: list(connection.execute(self._select)))
+        return [ToolLimit(*row) for row in found]
+
+    def enter(self, state: RunState, tool: str, idx: int, now: float) -> tuple[float, bool]:
+        """Return in how many seconds a call may start, and whether it has that time for its own; else it asks again.
+
+        Where that is now, it has its place.  Raises ``StoreBusy``, ``StoreUnusable``.
+        """
+        limits = [limit for limit in self._all() if limit.tool == tool and (not limit.tag or limit.tag in state.tags)]
+        if not limits:
+            return 0.0, True
+
+        def enter(connection: Any) -> tuple[float, bool]:
+            found = [(limit, tag_of(limit.tag, state.tags[limit.tag]).value if limit.tag else "") for limit in limits]
+            for limit, value in found:
+                connection.execute(self._lock, limit[:2])
+                if limit.at_once is not None:
+                    asked = (tool, limit.tag, value, state.run_id, idx)
+                    ((busy,),) = connection.execute(self._count, asked).fetchall()
+                    if busy >= limit.at_once:
+                        return BUSY * random.uniform(1, 1.5), False  # noqa: S311  # spreads them out, guards nothing
+            at = now
+            for limit, value in found:
+                connection.execute(self._hold, (tool, limit.tag, value, state.run_id, idx))
+                if limit.per_second is not None:
+                    apart = 1 / limit.per_second
+                    given = (tool, limit.tag, value, now + apart, now, now, apart)
+                    ((next_at,),) = connection.execute(self._next, given).fetchall()
+                    at = max(at, next_at - apart)
+            return at - now, True
+
+        return self._datastore.repeatable(enter, f"the limits of {tool} could not be asked")
+
+    def leave(self, run_id: str, tool: str, idx: int) -> None:
+        """Give a place back, where a step may have had one."""
+        if any(limit.tool == tool and limit.at_once is not None for limit in self._all()):
+            self._datastore.repeatable(
+                lambda connection: connection.execute(self._leave, (run_id, idx)),
+                f"a place of {tool} is not given back",
+            )
+
+    @property
+    def limited(self) -> Collection[str]:
+        """The tools that have a limit."""
+        return {limit.tool for limit in self._all()}
+
+    def _all(self) -> list[ToolLimit]:
+        now = time.monotonic()
+        if self._known is None or now > self._known[0] + KNOWN_FOR:
+            self._known = now, self.listed()
+        return self._known[1]
