@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from decimal import Decimal
 from inspect import getdoc
 from typing import Any, get_args
 
@@ -10,10 +11,14 @@ from pydantic.fields import FieldInfo
 
 from agent_es.events import (
     REGISTRY,
+    ApprovalRequested,
+    BudgetReserved,
+    CallDelayed,
     Cancelled,
     CompensationBegan,
     CompensationEnded,
     DoubtSettled,
+    EnvelopeChanged,
     Event,
     Finished,
     JsonText,
@@ -25,8 +30,10 @@ from agent_es.events import (
     Settlement,
     SignalReceived,
     StepInDoubt,
+    StepRefused,
     ToolFailed,
     ToolResult,
+    UsageRecorded,
     WaitBegan,
     WaitEnded,
 )
@@ -49,6 +56,18 @@ MEANINGS: Mapping[type[Event], Mapping[str, str]] = {
         "input": "what the run was started with",
         "tags": "texts by which people find their runs",
         "parent": "the run that started this one, and waits for its end",
+        "envelope": "what the run may do, and what it may spend; absent where it may do anything",
+    },
+    BudgetReserved: {
+        "turn": "the turn for which the decider is asked",
+        "tokens": "what asking may take at most",
+        "cost": "what asking may cost at most, in the currency that the decider tells costs in",
+    },
+    UsageRecorded: {
+        "turn": "the turn for which the decider was asked",
+        "tokens": "what asking took",
+        "cost": "what asking cost",
+        "is_known": "false where the process died while the decider was asked: then it is what was set aside",
     },
     LlmDecided: {
         "turn": "the answer of the decider that this call belongs to, from 0",
@@ -59,6 +78,16 @@ MEANINGS: Mapping[type[Event], Mapping[str, str]] = {
         "keyed_as": "the name under which the key is held, where the tool has had another",
         "undoes": "the step whose effect this one undoes, while the run is compensated",
     },
+    StepRefused: {"rule": "which rule of the envelope it was", "reason": "what was wrong, in words"},
+    CallDelayed: {
+        "until": "when the call may start",
+        "is_given": "whether that time is its own; else it asks again then",
+    },
+    ApprovalRequested: {
+        "rule": "which rule of the envelope asks",
+        "digest": "SHA-256 of the tool, its arguments and its key: what is approved is this, and nothing else",
+    },
+    EnvelopeChanged: {"envelope": "what counts from then on", "by": "the person", "reason": "why"},
     ToolResult: {"result": "what the tool gave, as the decider sees it"},
     ToolFailed: {
         "error": "an object: `type`, `message`, and `applied`: false where the effect surely did not happen, true "
@@ -117,6 +146,35 @@ EXAMPLES: Mapping[type[Event], tuple[int, Mapping[str, Any]]] = {
             "attempt": 1,
             "key": "ORD-3300:refund:180.00",
         },
+    ),
+    BudgetReserved: (1, {"turn": 0, "tokens": 4_000, "cost": Decimal("0.02")}),
+    UsageRecorded: (2, {"turn": 0, "tokens": 812, "cost": Decimal("0.0041")}),
+    StepRefused: (
+        4,
+        {"idx": 1, "tool": "process_refund", "rule": "limits: process_refund.amount", "reason": "500 is not <= 200"},
+    ),
+    CallDelayed: (
+        4,
+        {
+            "idx": 1,
+            "tool": "search_policy",
+            "attempt": 0,
+            "until": datetime(2026, 7, 5, 10, 0, 9, tzinfo=UTC),
+            "is_given": True,
+        },
+    ),
+    ApprovalRequested: (
+        4,
+        {
+            "idx": 1,
+            "tool": "process_refund",
+            "rule": "needs_approval: process_refund.amount > 100",
+            "digest": "5e1d6ff0d5a27c2b6e84ac1a4f7c6ae1b1d2a40ff6c4e8e7c8ad5ba9fdc3aa10",
+        },
+    ),
+    EnvelopeChanged: (
+        6,
+        {"envelope": '{"budget":{"turns":40}}', "by": "ann", "reason": "the order has many lines"},
     ),
     ToolResult: (
         5,
@@ -221,11 +279,15 @@ def shown(about: FieldInfo) -> str:
     kinds: Mapping[Any, str] = {
         str: "text",
         int: "number",
+        bool: "true or false",
+        Decimal: "text, a number",
         Mapping[str, str]: "object of texts",
         AwareDatetime: "text, a time",
         Settlement: "text",
     }
     options = get_args(about.annotation)
+    if type(None) in options and options[0] is JsonText:
+        return "any value, may be absent"
     if type(None) in options:
         return f"{kinds[options[0]]}, may be absent"
     return kinds[about.annotation]

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from decimal import Decimal
 from functools import cache
 from html import escape
 from itertools import product
@@ -69,7 +70,7 @@ def table() -> str:
 
 def _shape(state: RunState) -> object:
     comes = bool(state.signals), state.rests_until is not None
-    return state.status, state.waiting_for, comes, tuple(step.status for step in state.steps)
+    return state.status, state.waiting_for, state.compensating, comes, tuple(step.status for step in state.steps)
 
 
 def _legal(state: RunState) -> Iterator[AnyEvent]:
@@ -91,7 +92,8 @@ def _samples(cls: type[Event], state: RunState) -> Iterator[dict[str, Any]]:
         yield from ({"timestamp": NOON, **fields} for fields in _waits(cls, state))
         return
     for chosen in product(*choices.values()):
-        values = {"timestamp": NOON, **dict(zip(choices, chosen, strict=True))}
+        turn = {"turn": 0} if "turn" in cls.model_fields else {}
+        values = {"timestamp": NOON, **turn, **dict(zip(choices, chosen, strict=True))}
         if "idx" not in cls.model_fields:
             yield values
             continue
@@ -121,7 +123,13 @@ def _choices(annotation: Any) -> tuple[Any, ...]:
         return get_args(annotation)
     if origin in (Union, UnionType):
         return (None,) if type(None) in get_args(annotation) else _choices(get_args(annotation)[0])
-    known: dict[Any, tuple[Any, ...]] = {str: ("null",), int: (1,), AwareDatetime: (NOON,)}
+    known: dict[Any, tuple[Any, ...]] = {
+        str: ("null",),
+        int: (1,),
+        bool: (True, False),
+        Decimal: (Decimal(0),),
+        AwareDatetime: (NOON,),
+    }
     if annotation in known:
         return known[annotation]
     return ({},) if "Mapping" in str(annotation) else ((),)

@@ -71,7 +71,7 @@ _ARRIVALS: frozenset[type[Event]] = frozenset((SignalReceived, Cancelled, Envelo
 LEGAL: Mapping[Status, frozenset[type[Event]]] = {
     Status.PENDING: (_MOVES | _ARRIVALS) - {CompensationBegan},
     Status.RUNNING: _MOVES | _OUTCOMES | _GATES | _ARRIVALS | {WaitBegan, WaitEnded, CompensationEnded},
-    Status.WAITING: _OUTCOMES | _GATES | _ARRIVALS | {WaitBegan, WaitEnded, Parked, Requeued},
+    Status.WAITING: _OUTCOMES | _ARRIVALS | {WaitBegan, WaitEnded, Parked, Requeued},
     Status.DONE: frozenset((CompensationBegan,)),
     Status.FAILED: frozenset((CompensationBegan, Requeued, EnvelopeChanged)),
     Status.CANCELLED: _OUTCOMES,

@@ -529,7 +529,8 @@ class Draft:
         error = canonical({"applied": False, "message": event.reason, "rule": event.rule, "type": "Refused"})
         self.active -= 1
         self.current[event.idx] = (*before[:7], "failed", error, *before[9:])
-        self.called = {**self.called, event.tool: self.called[event.tool] - 1}
+        if event.tool in self.called:
+            self.called = {**self.called, event.tool: self.called[event.tool] - 1}
         self.is_stale = True
 
     def delayed(self, event: CallDelayed) -> None:

@@ -257,7 +257,7 @@ class Turn:
             if wait > 0:
                 self._run.record_delay(step.idx, self._run.now + timedelta(seconds=wait), is_given=is_given)
                 return []
-        if step.attempt == 0 or tool.effect in (Effect.READ, Effect.TRANSACTIONAL):
+        if step.status == "queued" or step.attempt == 0 or tool.effect in (Effect.READ, Effect.TRANSACTIONAL):
             return self._try_again(step, "the process died in it")
         why = step.doubt or (
             f"{step.error['type']}: {step.error['message']}" if step.error else "the process died in it"

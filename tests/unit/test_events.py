@@ -1,6 +1,7 @@
 """Events: the schema, which is closed, and which never changes under a stored journal."""
 
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
@@ -11,10 +12,14 @@ from agent_es import events
 from agent_es.events import (
     REGISTRY,
     TOPICS,
+    ApprovalRequested,
+    BudgetReserved,
+    CallDelayed,
     Cancelled,
     CompensationBegan,
     CompensationEnded,
     DoubtSettled,
+    EnvelopeChanged,
     Event,
     Finished,
     LlmDecided,
@@ -24,8 +29,10 @@ from agent_es.events import (
     RunStarted,
     SignalReceived,
     StepInDoubt,
+    StepRefused,
     ToolFailed,
     ToolResult,
+    UsageRecorded,
     WaitBegan,
     WaitEnded,
     stream_id,
@@ -52,6 +59,14 @@ EVERY_EVENT: list[Event] = [
     WaitEnded(timestamp=AT, reason="signal", idx=0, received=3),
     SignalReceived(timestamp=AT, name="paid", payload="0", delivery_id="evt-1"),
     RunStarted(timestamp=AT, run_id="r.0", agent="A", agent_version="1", goal="g", input="null", parent="r"),
+    RunStarted(timestamp=AT, run_id="r", agent="A", agent_version="1", goal="g", input="null", envelope="{}"),
+    BudgetReserved(timestamp=AT, turn=0, tokens=400, cost=Decimal("0.02")),
+    UsageRecorded(timestamp=AT, turn=0, tokens=312, cost=Decimal("0.0156")),
+    UsageRecorded(timestamp=AT, turn=0, tokens=400, cost=Decimal("0.02"), is_known=False),
+    StepRefused(timestamp=AT, idx=0, tool="search", rule="tools", reason="search is outside of mail"),
+    CallDelayed(timestamp=AT, idx=0, tool="search", attempt=0, until=AT, is_given=True),
+    ApprovalRequested(timestamp=AT, idx=0, tool="search", rule="needs_approval: search", digest="5e1d"),
+    EnvelopeChanged(timestamp=AT, envelope="{}", by="ann", reason="it may take longer"),
     Cancelled(timestamp=AT, by="ann", reason="the order is gone"),
     Parked(timestamp=AT, reason="this program has no tool 'search'"),
     Requeued(timestamp=AT, by="ann"),
@@ -81,6 +96,12 @@ def test_the_topics_are_these_for_ever() -> None:
         "agent_es:RunFailed",
         "agent_es:SignalReceived",
         "agent_es:Cancelled",
+        "agent_es:BudgetReserved",
+        "agent_es:UsageRecorded",
+        "agent_es:StepRefused",
+        "agent_es:CallDelayed",
+        "agent_es:ApprovalRequested",
+        "agent_es:EnvelopeChanged",
     }
 
 

@@ -1,18 +1,24 @@
 """The aggregate: commands refuse what may not happen, and a class that cannot work is refused where it is made."""
 
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any, ClassVar
 
 import pytest
 
+from agent_es.envelope import Envelope, Refused, Usage
 from agent_es.errors import BadAgent, IllegalEvent
 from agent_es.events import (
     REGISTRY,
     AnyEvent,
+    ApprovalRequested,
+    BudgetReserved,
+    CallDelayed,
     Cancelled,
     CompensationBegan,
     CompensationEnded,
     DoubtSettled,
+    EnvelopeChanged,
     Event,
     Finished,
     LlmDecided,
@@ -22,8 +28,10 @@ from agent_es.events import (
     RunStarted,
     SignalReceived,
     StepInDoubt,
+    StepRefused,
     ToolFailed,
     ToolResult,
+    UsageRecorded,
     WaitBegan,
     WaitEnded,
     stream_id,
@@ -83,6 +91,12 @@ DETAILS: dict[type[Event], dict[str, Any]] = {
     RunFailed: {"reason": "no"},
     SignalReceived: {"name": "paid", "payload": "1", "delivery_id": "d-1"},
     Cancelled: {"by": "ann", "reason": "no longer needed"},
+    BudgetReserved: {"turn": 0, "tokens": 400, "cost": Decimal("0.02")},
+    UsageRecorded: {"turn": 0, "tokens": 312, "cost": Decimal("0.0156")},
+    StepRefused: {"idx": 0, "tool": "search", "rule": "tools", "reason": "it is outside"},
+    CallDelayed: {"idx": 0, "tool": "search", "attempt": 1, "until": at(60), "is_given": True},
+    ApprovalRequested: {"idx": 0, "tool": "search", "rule": "needs_approval: search", "digest": "5e1d"},
+    EnvelopeChanged: {"envelope": "{}", "by": "ann", "reason": "it may take longer"},
 }
 OPEN_STEP = LlmDecided(timestamp=at(1), **DETAILS[LlmDecided])
 STATES = {
@@ -98,8 +112,12 @@ STATES = {
     ),
 }
 MAY_HAPPEN = {
-    Status.PENDING: {LlmDecided, Parked, Finished, RunFailed, SignalReceived, Cancelled},
+    Status.PENDING: {
+        *(LlmDecided, Parked, Finished, RunFailed, SignalReceived, Cancelled),
+        *(BudgetReserved, UsageRecorded, EnvelopeChanged),
+    },
     Status.RUNNING: {
+        *(BudgetReserved, UsageRecorded, EnvelopeChanged, StepRefused, CallDelayed, ApprovalRequested),
         SignalReceived,
         Cancelled,
         LlmDecided,
@@ -116,6 +134,7 @@ MAY_HAPPEN = {
         RunFailed,
     },
     Status.WAITING: {
+        EnvelopeChanged,
         SignalReceived,
         Cancelled,
         ToolResult,
@@ -128,7 +147,7 @@ MAY_HAPPEN = {
         Requeued,
     },
     Status.DONE: {CompensationBegan},
-    Status.FAILED: {CompensationBegan, Requeued},
+    Status.FAILED: {CompensationBegan, Requeued, EnvelopeChanged},
     Status.CANCELLED: {ToolResult, ToolFailed, StepInDoubt, DoubtSettled},
 }
 
@@ -489,7 +508,12 @@ def test_a_journal_with_every_kind_of_event_is_legal() -> None:
     run = begun()
     run.record_parked("no such tool")
     run.record_requeued("ann")
-    run.record_turn([planned(key="a"), planned(answer="1"), planned(key="b"), planned(key="c")], at_once=2)
+    run.record_envelope(Envelope(), "ann", "")
+    run.record_reserved(Usage(tokens=9))
+    run.record_usage(Usage(tokens=3))
+    refused = planned(refused=Refused("tools", "it is outside"))
+    run.record_turn([planned(key="a"), planned(answer="1"), planned(key="b"), planned(key="c"), refused], at_once=2)
+    run.record_delay(3, at(30), is_given=True)
     run.record_retry(0, Unknown("TimeoutError", "late"), at(60))
     run.record_doubt(2, "time-out")
     run.record_settlement(2, "did_not_happen", "ann")
@@ -514,14 +538,14 @@ def test_a_journal_with_every_kind_of_event_is_legal() -> None:
     run.record_answer("1")
     run.record_compensation("ann")
     run.record_turn([planned(key="u", undoes=2)], at_once=1)
-    run.record_retry(4, Unknown("TimeoutError", "late"), at(90))
+    run.record_retry(5, Unknown("TimeoutError", "late"), at(90))
     run.record_rest(at(90))
     run.record_rest_ended()
-    run.record_start(4)
+    run.record_start(5)
     run.record_signal("paid", "1", "d-1")
     run.record_cancelled("ann", "")
-    run.record_result(4, "1")
-    assert {type(event) for event in events_of(run)} == set(DETAILS) - {CompensationEnded}
+    run.record_result(5, "1")
+    assert {type(event) for event in events_of(run)} == set(DETAILS) - {CompensationEnded, ApprovalRequested}
 
     check_legal("run-7f3a", events_of(run))
 
