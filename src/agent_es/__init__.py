@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from agent_es.awaiting import awaitable
     from agent_es.crashpoints import crash_point
-    from agent_es.decider import Decider, Decision, Fail, Finish, ScriptedDecider, StartChild
+    from agent_es.decider import Decider, Decision, Fail, Finish, ScriptedDecider, StartChild, Used
+    from agent_es.envelope import Budget, Envelope, Usage
     from agent_es.errors import AgentError, KeyMismatch, NotApplied, OutcomeUnknown
+    from agent_es.limits import Limit
     from agent_es.projections import Projection
     from agent_es.run import AgentRun
     from agent_es.runtime import Runner
@@ -23,15 +25,18 @@ __version__ = "0.1.0"
 _HOME = {
     "AgentError": "errors",
     "AgentRun": "run",
+    "Budget": "envelope",
     "CallTool": "tools",
     "Decider": "decider",
     "Decision": "decider",
     "DidNotHappen": "tools",
     "Effect": "tools",
+    "Envelope": "envelope",
     "Fail": "decider",
     "Finish": "decider",
     "Happened": "tools",
     "KeyMismatch": "errors",
+    "Limit": "limits",
     "NotApplied": "errors",
     "Notice": "telemetry",
     "OutcomeUnknown": "errors",
@@ -48,6 +53,8 @@ _HOME = {
     "Step": "state",
     "ToolContext": "tools",
     "ToolSpec": "tools",
+    "Usage": "envelope",
+    "Used": "decider",
     "WaitFor": "waits",
     "Woken": "waits",
     "Worker": "worker",
@@ -59,15 +66,18 @@ _HOME = {
 __all__ = [
     "AgentError",
     "AgentRun",
+    "Budget",
     "CallTool",
     "Decider",
     "Decision",
     "DidNotHappen",
     "Effect",
+    "Envelope",
     "Fail",
     "Finish",
     "Happened",
     "KeyMismatch",
+    "Limit",
     "NotApplied",
     "Notice",
     "OutcomeUnknown",
@@ -84,6 +94,8 @@ __all__ = [
     "Step",
     "ToolContext",
     "ToolSpec",
+    "Usage",
+    "Used",
     "WaitFor",
     "Woken",
     "Worker",
