@@ -5,15 +5,28 @@ import threading
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from agent_es import AgentRun, CallTool, Finish, Runner, RunState, RunStore, StartChild, Status, ToolSpec, tool
+from agent_es import (
+    AgentRun,
+    CallTool,
+    Finish,
+    Runner,
+    RunState,
+    RunStore,
+    StartChild,
+    Status,
+    ToolContext,
+    ToolSpec,
+    tool,
+)
 from agent_es.decider import Answered, Used
 from agent_es.envelope import Budget, Envelope, Usage
 from agent_es.errors import AgentError
 from agent_es.store.spending import NANOS
-from agent_es.testing import Crash, CrashingRunner
+from agent_es.testing import Crash, CrashingRunner, Ending, PaymentProvider, Scenario
 
 EACH = Usage(tokens=100, cost=Decimal("0.05"))
 QUESTIONS, CRASHES = 50, 200
@@ -216,3 +229,53 @@ def test_what_a_decision_took_is_recorded_once_where_a_key_of_it_is_held_by_anot
 
         assert [step.status for step in state.steps] == ["done", "failed"]
         assert (state.tokens, recorded(store, "run-1")[0]) == (30, 30)
+
+
+class Careful(AgentRun):
+    """Refunds within limits."""
+
+    @tool(effect="idempotent")
+    def refund(self, ctx: ToolContext[PaymentProvider], amount: int) -> str:
+        return ctx.deps.refund("ORD-1", Decimal(amount), key=ctx.idempotency_key)["refund_id"]
+
+
+class Greedy:
+    """Asks for too much, then for less, then for one too many; is paid each time."""
+
+    def decide(self, run: RunState, tools: Sequence[ToolSpec], /) -> Answered:
+        calls = [[refund(900), refund(150)], [refund(50)], [refund(20)]]
+        return Used(calls[run.turns] if run.turns < len(calls) else Finish(len(run.steps)), tokens=60)
+
+
+def refund(amount: int) -> CallTool:
+    return CallTool("refund", {"amount": amount})
+
+
+def no_more_than_allowed(ending: Ending) -> None:
+    assert [step.status for step in ending.state.steps] == ["failed", "done", "done", "failed"]
+    used = [entry.data["tokens"] for entry in ending.journal if entry.type == "usage_recorded"]
+    assert ending.state.tokens == sum(used) >= 4 * 60
+
+
+ENVELOPE = Envelope(
+    limits={"refund.amount": "<= 200"}, budget=Budget(calls={"refund": 2}, tokens=5_000, each=Usage(tokens=100))
+)
+GREEDY = Scenario(
+    agent=Careful,
+    decider=Greedy(),
+    world=lambda folder: PaymentProvider(folder / "provider.db"),
+    envelope=ENVELOPE,
+    invariant=no_more_than_allowed,
+)
+
+
+def test_an_envelope_holds_wherever_a_worker_dies(crash_kit: Any) -> None:
+    report = crash_kit.survives(GREEDY)
+
+    assert report.crashes > 30
+    assert (report.double, report.lost) == (0, 0)
+
+
+@pytest.mark.crash
+def test_an_envelope_holds_wherever_two_workers_die(crash_kit: Any) -> None:
+    assert crash_kit.survives(GREEDY, crashes=2).double == 0

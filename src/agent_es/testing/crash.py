@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import Any, Literal, Never
 
 from agent_es.crashpoints import watching
@@ -298,6 +299,7 @@ def live_through(
 def essence(state: RunState) -> RunState:
     """Return the state without what crashes may change: how often bodies started, and when anything happened.
 
+    What asking the decider took is left out: where a process dies meanwhile, it counts as all that was set aside.
     What came for the run and was not waited for is left out too: it comes when it likes.
     """
     steps = Steps(
@@ -320,4 +322,4 @@ def essence(state: RunState) -> RunState:
         (),
     )
     timeless = replace(state, wake_at=None, rests_until=None, started_at=None, updated_at=None)
-    return replace(timeless, steps=steps, version=0, signals=())
+    return replace(timeless, steps=steps, version=0, signals=(), tokens=0, cost=Decimal(0), reserved=None)

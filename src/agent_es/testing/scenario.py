@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_es.decider import Decider
+from agent_es.envelope import Envelope
 from agent_es.errors import BadScenario, IllegalEvent
 from agent_es.journal import JournalEntry
 from agent_es.loading import load
@@ -71,6 +72,8 @@ class Scenario:
     input: Any = None
     run_id: str = "run-1"
     tags: Mapping[str, str] = field(default_factory=dict)
+    envelope: Envelope | None = None
+    """What the run may do, and what it may spend."""
     tools: Sequence[Tool] = ()
     at_once: int | None = None
     clock: Clock = FrozenClock()  # noqa: RUF009  # frozen
@@ -146,7 +149,7 @@ class Scenario:
     def _run(self, runner: Audited) -> RunState:
         options = {"goal": self.goal, "input": self.input, "tags": dict(self.tags)}
         with runner.life.doing("the start of the run"):
-            return runner.run(self.agent, run_id=self.run_id, **options)
+            return runner.run(self.agent, run_id=self.run_id, envelope=self.envelope, **options)
 
     def open_store(self, folder: Path, audit: Audit) -> RunStore:
         """Open the store that lies in a folder; what is appended through it is noted."""
