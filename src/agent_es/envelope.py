@@ -220,21 +220,16 @@ class Envelope(Rules):
                 return Asks(f"needs_approval: {text}")
         return None
 
-    def check(self, arguments: Mapping[str, Collection[str]], *, knows_all: bool = False) -> None:
+    def check(self, arguments: Mapping[str, Collection[str]]) -> None:
         """Raise ``BadEnvelope`` where it names an argument that a tool does not have; ``arguments`` are each tool's.
 
-        Where these are all the tools that there are, a name that none of them has is refused too.
+        A tool that is not among these may be one of a run that this one starts.
         """
-        for envelope in self.chain:
-            named = [*map(Place.of, envelope.limits), *(_gate_of(text)[0] for text in envelope.needs_approval)]
-            named += [Place(tools, ()) for tools in (*envelope.tools, *envelope.budget.calls)]
-            for place in named:
-                tools = [tool for tool in arguments if place.is_of(tool)]
-                if knows_all and not tools and not any(sign in place.tools for sign in "*?["):
-                    raise BadEnvelope(f"there is no tool {place.tools!r}; there are: {', '.join(sorted(arguments))}")
-                if place.path and tools and not any(place.path[0] in arguments[tool] for tool in tools):
-                    known = ", ".join(sorted({name for tool in tools for name in arguments[tool]})) or "none"
-                    raise BadEnvelope(f"{place.tools} has no argument {place.path[0]!r}; it has: {known}")
+        for place in [*map(Place.of, self.limits), *(_gate_of(text)[0] for text in self.needs_approval)]:
+            tools = [tool for tool in arguments if place.is_of(tool)]
+            if place.path and tools and not any(place.path[0] in arguments[tool] for tool in tools):
+                known = ", ".join(sorted({name for tool in tools for name in arguments[tool]})) or "none"
+                raise BadEnvelope(f"{place.tools} has no argument {place.path[0]!r}; it has: {known}")
 
 
 @lru_cache(maxsize=256)
