@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, ClassVar, Protocol
 
-from agent_es.envelope import Usage
+from agent_es.envelope import Envelope, Usage
 from agent_es.errors import BadDecision
 from agent_es.run import AgentRun
 from agent_es.state import RunState
 from agent_es.tools import CallTool, ToolSpec
+from agent_es.values import decode
 from agent_es.waits import Sleep, WaitFor
 
 
@@ -42,6 +43,8 @@ class StartChild:
     goal: str
     input: Any = None
     tags: Mapping[str, str] = field(default_factory=dict)
+    envelope: Envelope | None = None
+    """What it may do, within what this run may."""
 
     tool: ClassVar[str] = "start_child"
     """What the step is called that starts it."""
@@ -49,7 +52,9 @@ class StartChild:
     @property
     def args(self) -> Mapping[str, Any]:
         """What the step's arguments are: what the run is started with."""
+        bounds = {} if self.envelope is None else {"envelope": decode(self.envelope.json_text)}
         return {
+            **bounds,
             "agent": self.agent.agent_name,
             "agent_version": self.agent.agent_version,
             "goal": self.goal,

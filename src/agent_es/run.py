@@ -223,9 +223,13 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
         """
         args = decode(args_json)
         args["input"] = canonical(args["input"])
+        own = args.pop("envelope", None)
         above = None if parent.envelope_json is None else read_cached(parent.envelope_json)
-        envelope = above and Envelope(within=above.model_copy(update={"owner": parent.run_id})).json_text
-        return cls._began(clock, run_id=run_id, parent=parent.run_id, envelope=envelope, **args)
+        if own is not None or above is not None:
+            within = above and above.model_copy(update={"owner": parent.run_id})
+            bounds = Envelope.model_validate(own or {}).model_copy(update={"within": within, "owner": None})
+            args["envelope"] = bounds.json_text
+        return cls._began(clock, run_id=run_id, parent=parent.run_id, **args)
 
     @classmethod
     def _began(cls, clock: Clock, *, run_id: str, **fields: Any) -> Self:

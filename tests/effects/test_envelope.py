@@ -243,6 +243,33 @@ def test_a_child_may_do_no_more_than_its_parent(store: RunStore) -> None:
     assert store.load("run-1.0").envelope_json is not None
 
 
+def test_a_child_may_be_given_less_than_its_parent_and_never_more(store: RunStore) -> None:
+    class Parent(AgentRun):
+        """Starts a shop."""
+
+    called: list[Body] = []
+    less = Envelope(tools=("refund",), limits={"refund.amount": "<= 500"}, budget=Budget(calls={"refund": 1}))
+
+    class Both:
+        def decide(self, run: RunState, tools: Sequence[ToolSpec], /) -> Decision:
+            if run.agent == "Parent":
+                return StartChild(Shop, "serve", envelope=less) if not run.steps else Finish(run.steps[0].result)
+            if run.steps:
+                return Finish([step.error["rule"] if step.error else "done" for step in run.steps])
+            return [refund("300"), CallTool("mail", {"to": "ann"}), refund("30"), refund("40")]
+
+    envelope = Envelope(limits={"refund.amount": "<= 200"})
+    state = Runner(store, Both(), deps=called, agents=[Parent, Shop]).run(
+        Parent, run_id="run-1", goal="delegate", envelope=envelope
+    )
+
+    assert state.answer["answer"] == ["limits: refund.amount", "tools", "done", "budget"]
+    assert called == [("refund", Decimal(30))]
+    child = Envelope.read(store.load("run-1.0").envelope_json or "")
+    assert child.within == envelope.model_copy(update={"owner": "run-1"})
+    assert child.model_copy(update={"within": None}) == less
+
+
 AMOUNTS = st.integers(-5, 400) | st.sampled_from(["5.50", "2e2", "300.01", "NaN", "all", None, True])
 CALLS = st.one_of(
     st.builds(refund, AMOUNTS),
