@@ -1,5 +1,6 @@
 """Limits that all workers share: so many calls a second, so many at once, and who must wait is a row."""
 
+import json
 import subprocess
 import sys
 import time
@@ -8,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from agent_es import (
     AgentRun,
@@ -20,6 +22,7 @@ from agent_es import (
     ToolContext,
     tool,
 )
+from agent_es.cli.app import app
 from agent_es.errors import BadLimit
 from agent_es.worker import Worker
 
@@ -153,6 +156,20 @@ def test_a_limit_that_is_no_number_is_refused(url: str) -> None:
         for wrong in ({"per_second": 0.0}, {"per_second": float("inf")}, {"at_once": 0}):
             with pytest.raises(BadLimit, match="ask"):
                 store.limit("ask", **wrong)
+
+
+def test_the_command_keeps_a_limit_and_shows_all(url: str) -> None:
+    def said(*words: str) -> str:
+        return CliRunner().invoke(app, ["limit", *words, "--store", url], catch_exceptions=False).output
+
+    assert "no tool has a limit" in (RunStore(url).close() or said())
+    said("ask", "--per-second", "5", "--tag", "tenant")
+    told = json.loads(said("mail", "--at-once", "2", "--json"))
+    assert told == [
+        {"tool": "ask", "tag": "tenant", "per_second": 5.0, "at_once": None},
+        {"tool": "mail", "tag": "", "per_second": None, "at_once": 2},
+    ]
+    assert [*map(str.split, said("mail").splitlines())][1:] == [["ask", "tenant", "5.0"]]
 
 
 if __name__ == "__main__":

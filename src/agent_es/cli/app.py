@@ -440,6 +440,31 @@ def audit(
 
 
 @app.command()
+def limit(
+    tool: Annotated[str | None, typer.Argument(metavar="[TOOL]", help="All limits are shown without it.")] = None,
+    per_second: Annotated[float | None, typer.Option(help="So many calls may start in a second.")] = None,
+    at_once: Annotated[int | None, typer.Option(help="So many calls may go on at once.")] = None,
+    tag: Annotated[str | None, typer.Option(help="Hold each value of this tag to it apart.")] = None,
+    store: Store = DEFAULT_STORE,
+    as_json: Json = False,
+) -> None:
+    """Hold the calls of a tool to a rate, or to so many at once, over all workers; without numbers, to neither.
+
+    Example: agent-es limit send_mail --per-second 5 --tag tenant
+    """
+    _work(
+        "envelopes",
+        "limit",
+        tool=tool,
+        per_second=per_second,
+        at_once=at_once,
+        tag=tag,
+        store=store,
+        as_json=as_json,
+    )
+
+
+@app.command()
 def fuzz(
     scenario: Annotated[
         str, typer.Argument(metavar="MODULE:SCENARIO", help="The scenario to live through; demo is the built-in one.")

@@ -11,7 +11,7 @@ from agent_es.audit import Audited, audit, changed_since
 from agent_es.cli.commands import load_agent, open_store, read_envelope, went_on
 from agent_es.cli.exits import Exit
 from agent_es.cli.output import out, progress, say, say_json, table_of, tell
-from agent_es.errors import BadEnvelope
+from agent_es.errors import BadEnvelope, BadLimit
 from agent_es.runtime import by_name
 
 
@@ -58,3 +58,22 @@ def envelope(run_id: str, file: Path, by: str | None, reason: str, store: str, *
     """Give a run another envelope."""
     state = open_store(store).change_envelope(run_id, read_envelope(file), by=by or getuser(), reason=reason)
     return went_on(state, "has another envelope", as_json=as_json)
+
+
+def limit(
+    tool: str | None, per_second: float | None, at_once: int | None, tag: str | None, store: str, *, as_json: bool
+) -> int:
+    """Keep a limit, and show all that there are."""
+    opened = open_store(store)
+    if tool is not None:
+        opened.limit(tool, per_second=per_second, at_once=at_once, tag=tag)
+    elif (per_second, at_once, tag) != (None, None, None):
+        raise BadLimit("say of which tool: agent-es limit TOOL --per-second 5")
+    limits = opened.limits()
+    if as_json:
+        say_json([it._asdict() for it in limits])
+    elif limits:
+        out.print(table_of(("tool", "apart by tag", "per second", "at once"), limits))
+    else:
+        say("no tool has a limit")
+    return Exit.DONE

@@ -383,6 +383,10 @@ class RunStore(Application[UUID]):
         """
         self.rates.put(ToolLimit(tool, tag or "", per_second, at_once))
 
+    def limits(self) -> list[ToolLimit]:
+        """Return the limits of all tools."""
+        return self.rates.listed()
+
     def change_envelope(
         self, run_id: str, envelope: Envelope, *, by: str, reason: str = "", session: Session | None = None
     ) -> RunState:
