@@ -91,7 +91,7 @@ def about_machine(results: Mapping[str, Any]) -> str:
     machine, versions = results["machine"], results["versions"]
     rows = [
         ("measured", f"{results['began_at'][:16].replace('T', ' ')} UTC"),
-        ("commit", f"`{results.get('commit') or 'unknown'}`"),
+        ("commit", ", ".join(f"`{commit}`" for commit in (results.get("commit") or "unknown").split(", "))),
         ("processor", f"{machine['cpu'] or machine['machine']}, {machine['cpus']} of them"),
         ("system", machine["platform"]),
         ("load average", readable(machine["load_average"])),

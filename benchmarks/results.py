@@ -64,11 +64,11 @@ def read(path: Path = RESULTS) -> dict[str, Any]:
 def together(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the results of several runs as those of one; raise ``ValueError`` where they are not of one kind.
 
-    A ratio is of one run as before: what is put together are workloads.
+    A ratio is of one run as before: what is put together are workloads, of one machine with one set of packages.
     """
     first, *others = found
     for other in others:
-        for what in ("quick", "commit", "versions"):
+        for what in ("quick", "versions"):
             if other[what] != first[what]:
                 raise ValueError(f"{what}: one run has {first[what]}, another has {other[what]}")
         if differs := [
@@ -80,6 +80,7 @@ def together(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         raise ValueError(f"measured in two runs: {', '.join(sorted(twice))}")
     return {
         **first,
+        "commit": ", ".join(dict.fromkeys(one["commit"] or "unknown" for one in found)),
         "began_at": min(one["began_at"] for one in found),
         "systems": {name: note for one in found for name, note in (one.get("systems") or {}).items()},
         "workloads": {name: told for one in found for name, told in one["workloads"].items()},

@@ -472,6 +472,8 @@ class Runner:
                 self.on_event(notice_of(run.state.run_id, event))
 
     def _tell_resumed(self, state: RunState) -> None:
+        if self.on_event is ignore:
+            return  # a long run has a notice for each of its steps
         seq = state.version - 1
         if state.parent is not None and state.version == 1:
             self.on_event(Notice("started", state.run_id, 0, text=state.goal))

@@ -223,19 +223,24 @@ def test_the_same_results_give_the_same_bytes_and_a_picture_names_its_systems_an
 
 def test_what_several_runs_measured_on_one_machine_is_put_together(found: dict[str, Any]) -> None:
     (name, told), *_ = found["workloads"].items()
-    earlier = found | {"began_at": "2026-07-05T09:00:00+00:00", "workloads": {"other": told}, "all_met": True}
+    earlier = found | {
+        "began_at": "2026-07-05T09:00:00+00:00",
+        "workloads": {"other": told},
+        "all_met": True,
+        "commit": "beef",
+    }
     later = found | {"workloads": {name: told}, "all_met": False}
 
     made = results.together([later, earlier])
 
     assert made["workloads"] == {name: told, "other": told}
     assert (made["began_at"], made["all_met"]) == (earlier["began_at"], False)
+    assert made["commit"] == "c0ffee+changes, beef"
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"commit": "beef"}, "commit: one run has c0ffee"),
         ({"quick": True}, "quick: one run has False"),
         ({"versions": {"python": "3.12.1"}}, "versions: "),
         ({"machine": {"platform": "Linux", "cpu": "B", "cpus": 4}}, "different machines: cpu, cpus"),
