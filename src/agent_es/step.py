@@ -24,6 +24,7 @@ from agent_es.run import AgentRun, Planned
 from agent_es.state import BY_PROBE, Status, Step
 from agent_es.tools import (
     DEFAULT_RETRY,
+    MAX_ARGS_BYTES,
     CallTool,
     DidNotHappen,
     Effect,
@@ -36,7 +37,7 @@ from agent_es.tools import (
     Unknown,
     Waits,
 )
-from agent_es.values import canonical, decode
+from agent_es.values import bounded, canonical, decode, parsed
 from agent_es.waits import Sleep, Wait, WaitFor
 
 
@@ -516,7 +517,10 @@ def _judged(run: AgentRun, envelope: Envelope, tools: Mapping[str, Tool], plan: 
 def _verdict(envelope: Envelope, tools: Mapping[str, Tool], planned: Planned) -> Verdict:
     name = planned.call.tool
     tool = tools.get(name) if planned.wait is None and not planned.is_child else None
-    return envelope.judge(name, decode(planned.args) if tool is None else tool.as_called(planned.args))
+    try:
+        return envelope.judge(name, decode(planned.args) if tool is None else tool.as_called(planned.args))
+    except BadArguments as error:
+        return Refused("arguments", str(error))
 
 
 def _end_waits(run: AgentRun, now: datetime | None = None) -> None:
@@ -538,9 +542,11 @@ def _plan(run: AgentRun, tools: Mapping[str, Tool], idx: int, call: Call) -> Pla
         )
     if not isinstance(call.tool, str) or not isinstance(call.call_id, str | None):
         raise BadDecision(f"run {run.state.run_id}: {call!r:.200} needs the name of a tool, and a text as call_id")
-    if not isinstance(call.args, Mapping):
-        raise BadDecision(f"run {run.state.run_id}: the arguments of {call.tool} are {call.args!r:.200}, no mapping")
-    args = _json(run, f"the arguments of {call.tool}", dict(call.args))
+    try:
+        args = _args_of(run, call)
+    except BadArguments as error:  # the journal has what can be kept of them
+        unusable = canonical({"unusable": bounded(call.args if isinstance(call.args, str) else repr(call.args), 500)})
+        return Planned(call, unusable, refusal=Failed("BadArguments", str(error)))
     tool = tools.get(call.tool)
     if tool is None:
         known = ", ".join(sorted(tools)) or "none"
@@ -553,6 +559,29 @@ def _plan(run: AgentRun, tools: Mapping[str, Tool], idx: int, call: Call) -> Pla
         )
     except BadArguments as error:
         return Planned(call, args, refusal=Failed("BadArguments", str(error)))
+
+
+def _args_of(run: AgentRun, call: CallTool) -> str:
+    """Return the arguments of a call as the journal has them; raise ``BadArguments`` for what a model cannot mean."""
+    try:
+        given = parsed(call.args) if isinstance(call.args, str) else call.args
+    except NotRecordable as error:
+        raise BadArguments(f"{call.tool}: the arguments cannot be read: {error}") from None
+    if not isinstance(given, Mapping):
+        if isinstance(call.args, str):
+            raise BadArguments(f"{call.tool}: the arguments are {call.args:.200}, no object")
+        raise BadDecision(f"run {run.state.run_id}: the arguments of {call.tool} are {call.args!r:.200}, no mapping")
+    try:
+        args = canonical(dict(given))
+    except NotRecordable as error:
+        if run.envelope is None and not isinstance(call.args, str):
+            raise BadDecision(
+                f"run {run.state.run_id}: the arguments of {call.tool} cannot be recorded: {error}"
+            ) from None
+        raise BadArguments(f"{call.tool}: the arguments cannot be recorded: {error}") from None
+    if (size := len(args.encode())) > MAX_ARGS_BYTES:
+        raise BadArguments(f"{call.tool}: the arguments have {size:,} bytes, and may have {MAX_ARGS_BYTES:,}")
+    return args
 
 
 def _undo(run: AgentRun, tools: Mapping[str, Tool]) -> Requests:

@@ -102,6 +102,9 @@ OnKeyReuse = Literal["refuse", "return_first"]
 TRANSACTION_LIMIT = 5.0
 """Seconds that the body of a ``TRANSACTIONAL`` tool may hold the store's write lock."""
 
+MAX_ARGS_BYTES = 1_000_000
+"""Of the arguments of one call, as JSON."""
+
 MAX_RESULT_BYTES = 1 << 20
 
 
@@ -161,7 +164,8 @@ class CallTool:
     """A decision to call one tool.  ``call_id`` is the provider's: kept as data, never used as a key."""
 
     tool: str
-    args: Mapping[str, Any] = field(default_factory=dict)
+    args: Mapping[str, Any] | str = field(default_factory=dict)
+    """By name; or the JSON text of them, as a model wrote it."""
     call_id: str | None = None
 
 
@@ -381,11 +385,11 @@ class Tool:
     def as_called(self, args: str) -> Mapping[str, Any]:
         """Return what the body would get for these journaled arguments, as JSON reads it, defaults among it.
 
-        Raises ``BadArguments``.
+        Raises ``BadArguments``, for values of another type too.
         """
         given = {name: value for name, value in self._defaults.items() if name in self._parameters}
         try:
-            (found,) = decode(self._arguments.encode(({**given, **self.validated(args)},)))
+            (found,) = decode(self._arguments.encode(({**given, **self.validated(args, strictly=True)},)))
         except NotRecordable as error:
             raise BadArguments(f"{self.name}: its defaults cannot be judged: {error}") from None
         return cast(Mapping[str, Any], found)
@@ -407,10 +411,13 @@ class Tool:
             raise BadArguments(f"{self.name}: {error}") from None
         return CallTool(self.name, args)
 
-    def validated(self, args: str) -> dict[str, Any]:
-        """Return journaled arguments as annotated; raise ``BadArguments`` with what is wrong with each."""
+    def validated(self, args: str, *, strictly: bool = False) -> dict[str, Any]:
+        """Return journaled arguments as annotated; raise ``BadArguments`` with what is wrong with each.
+
+        ``strictly``, an argument must be of its type as JSON has it: a text is no number.
+        """
         try:
-            (arguments,) = self._arguments.decode(f"[{args}]")
+            (arguments,) = self._arguments.decode(f"[{args}]", strictly=strictly)
         except ValidationError as error:
             raise BadArguments(bounded(f"{self.name}: {what_is_wrong(error, within=1)}")) from None
         return dict(arguments)

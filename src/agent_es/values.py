@@ -63,6 +63,31 @@ def decode(text: str) -> Any:
     return json.loads(text)
 
 
+def parsed(text: str) -> Any:
+    """Return what a JSON text says that a model wrote; raise ``NotRecordable`` for what could be read in two ways.
+
+    >>> parsed('{"amount": 180}')
+    {'amount': 180}
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_each_once, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, NotRecordable):
+            raise
+        raise NotRecordable(f"it is no JSON: {error}") from None
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    names = [name for name, _ in pairs]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise NotRecordable(f"{bounded(repr(twice), 100)} is there twice")
+    return dict(pairs)
+
+
+def _refuse_constant(name: str) -> Any:
+    raise NotRecordable(f"{name} is no number")
+
+
 def covers(text: str, other: str) -> bool:
     """Whether one JSON text leaves out no field of another one; it may have more, and a field another name.
 
@@ -347,12 +372,15 @@ class Shape:
             raise NotRecordable(f"{_name(value)} would read back as something else: {bounded(repr(back), 200)}")
         return text
 
-    def decode(self, text: str) -> Any:
-        """Return the value of the text, as annotated; raises what the annotation's type raises."""
+    def decode(self, text: str, *, strictly: bool = False) -> Any:
+        """Return the value of the text, as annotated; raises what the annotation's type raises.
+
+        ``strictly``, a text is no number, and a number no truth.
+        """
         if self._adapter is None:
             return decode(text)
         if not _ZONED.search(text):
-            return self._adapter.validate_json(text)
+            return self._adapter.validate_json(text, strict=strictly or None)
         try:
             return self._adapter.validate_json(text)  # it may be a text that only looks like a time
         except ValidationError:

@@ -94,6 +94,60 @@ def test_a_default_is_judged_as_if_it_had_been_written(store: RunStore) -> None:
     assert (called, state.steps[0].status) == ([], "failed")
 
 
+@pytest.mark.parametrize(
+    ("args", "rule", "says"),
+    [
+        ({"amount": 5, "order": 7}, None, "order: Input should be a valid string"),
+        ({"amount": "x"}, None, "amount: Input should be a valid decimal"),
+        ({"amount": 5, "colour": "red"}, None, "colour: Extra inputs are not permitted"),
+        ({"amount": float("nan")}, None, "cannot be recorded: JSON cannot say it"),
+        ({"order": "x" * 1_000_001}, None, "have 1,000,013 bytes, and may have 1,000,000"),
+        ('{"amount": 5, "amount": 500}', None, "cannot be read: 'amount' is there twice"),
+        ('{"amount": NaN}', None, "cannot be read: NaN is no number"),
+        ('{"amount": 5', None, "cannot be read: it is no JSON"),
+        ("[5]", None, "the arguments are [5], no object"),
+        ('{"amount": 5, "order": "../../etc"}', "limits: refund.order", "is outside of ORD"),
+    ],
+)
+def test_what_a_model_may_write_is_refused_and_told_in_few_words(
+    store: RunStore, args: Any, rule: str | None, says: str
+) -> None:
+    envelope = Envelope(limits={"refund.order": {"pattern": "ORD-[0-9]+"}})
+
+    state, called = play(store, [CallTool("refund", args), refund("1"), Finish("ok")], envelope)
+
+    error = state.steps[0].error or {}
+    assert called == [("refund", Decimal(1))]
+    assert says in error["message"]
+    assert len(error["message"]) < 2_500
+    assert error.get("rule") == rule
+    assert len(state.steps[0].args_json) < 2_000_000
+
+
+def test_under_an_envelope_an_argument_must_be_of_its_very_type(store: RunStore) -> None:
+    class Counts(AgentRun):
+        """Counts."""
+
+        @tool(effect="read")
+        def count(self, n: int) -> int:
+            return n
+
+    script = ScriptedDecider([CallTool("count", {"n": "5"}), CallTool("count", {"n": 5}), Finish("ok")])
+    bound = Runner(store, script).run(Counts, run_id="run-1", goal="count", envelope=Envelope())
+    free = Runner(store, script).run(Counts, run_id="run-2", goal="count")
+
+    assert [step.status for step in bound.steps] == ["failed", "done"]
+    assert (bound.steps[0].error or {})["rule"] == "arguments"
+    assert "n: Input should be a valid integer" in (bound.steps[0].error or {})["message"]
+    assert [step.status for step in free.steps] == ["done", "done"]
+
+
+def test_arguments_may_be_the_text_that_a_model_wrote(store: RunStore) -> None:
+    state, called = play(store, [CallTool("refund", '{"order": "ORD-9", "amount": 5}'), Finish("ok")], Envelope())
+
+    assert (called, state.steps[0].args) == ([("refund", Decimal(5))], {"amount": 5, "order": "ORD-9"})
+
+
 def test_a_tool_outside_is_not_even_offered(store: RunStore) -> None:
     offered: list[list[str]] = []
 

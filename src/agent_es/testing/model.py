@@ -185,7 +185,7 @@ def _calls_of(line: Decision) -> list[tuple[str, str]]:
     if isinstance(line, Finish | Fail):
         return []
     calls = line if isinstance(line, Sequence) else [line]
-    return [(call.tool, canonical(dict(call.args))) for call in calls]
+    return [(call.tool, call.args if isinstance(call.args, str) else canonical(dict(call.args))) for call in calls]
 
 
 def _is_object(text: str) -> bool:
