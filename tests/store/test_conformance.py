@@ -289,10 +289,10 @@ class EndsWhenClosed(RunStore):
         super().close()
         self.closed = True
 
-    def load(self, run_id: str, version: int | None = None) -> RunState:
+    def load(self, run_id: str, version: int | None = None, *, known: RunState | None = None) -> RunState:
         if self.closed:
             raise StoreUnusable("it was closed")
-        return super().load(run_id, version)
+        return super().load(run_id, version, known=known)
 
 
 class SkipsInTheFeed(RunStore):

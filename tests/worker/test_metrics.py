@@ -113,6 +113,7 @@ def test_a_store_without_runs_has_nothing_due_and_shows_every_queue_as_empty(sto
     assert found.depth == {
         ("pending", ""): 0,
         ("running", ""): 0,
+        ("waiting", "approval"): 0,
         ("waiting", "clock"): 0,
         ("waiting", "signal"): 0,
         ("waiting", "doubt"): 0,
