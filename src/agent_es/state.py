@@ -456,8 +456,8 @@ class Draft:
         if turn >= self.turns:
             self._close_turn()
             self.turns = turn + 1
-        at = event.timestamp if attempt else None
-        keyed_at, settled = at, 0
+        keyed_at = at = event.timestamp if attempt else None
+        settled = 0
         before = self.current.get(idx)
         if before is None:
             self.active += 1
@@ -690,12 +690,14 @@ class Draft:
 
     def _close_turn(self) -> None:
         """Move the turn's steps behind those of earlier turns, in a list that other states may share."""
+        past, size = self.past, self.size
         for atoms in self.current.values():
-            if len(self.past) == self.size:
-                self.past.append(atoms)
-            if self.past[self.size] is not atoms:  # another state went on from here before us
-                self.past = [*self.past[: self.size], atoms]
-            self.size += 1
+            if len(past) == size:
+                past.append(atoms)
+            elif past[size] is not atoms:  # another state went on from here before us
+                past = [*past[:size], atoms]
+            size += 1
+        self.past, self.size = past, size
         self.current = {}
         self.active = self.in_doubt = self.waiting = self.gates = 0
 
