@@ -211,8 +211,7 @@ class Runner:
 
     def _leave(self, run: AgentRun) -> None:
         """Give back the places of calls that have ended."""
-        limited = self.store.rates.limited
-        for event in run.appended if limited else ():
+        for event in run.appended if self.store.rates.limited else ():
             if isinstance(event, ToolResult | ToolFailed | StepInDoubt | WaitBegan) and event.idx is not None:
                 self.store.rates.leave(run.state.run_id, run.state.steps[event.idx].tool, event.idx)
 

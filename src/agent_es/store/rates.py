@@ -40,7 +40,8 @@ class Rates:
 
     def __init__(self, datastore: Datastore) -> None:
         self._datastore = datastore
-        self._known: tuple[float, list[ToolLimit]] | None = None
+        self._known: tuple[list[ToolLimit], Collection[str]] = [], frozenset()
+        self._until = 0.0
         sql = datastore.dialect.sql
         now = datastore.dialect.now
         self._select = f"SELECT tool, tag, per_second, at_once FROM {rates.name} ORDER BY tool, tag"
@@ -79,7 +80,7 @@ class Rates:
                 connection.execute(self._put, tuple(limit))
 
         self._datastore.repeatable(write, f"the limit of {limit.tool} could not be kept")
-        self._known = None
+        self._until = 0.0
 
     def listed(self) -> list[ToolLimit]:
         """Return all limits."""
@@ -127,10 +128,15 @@ class Rates:
     @property
     def limited(self) -> Collection[str]:
         """The tools that have a limit."""
-        return {limit.tool for limit in self._all()}
+        return self._fresh()[1]
 
     def _all(self) -> list[ToolLimit]:
+        return self._fresh()[0]
+
+    def _fresh(self) -> tuple[list[ToolLimit], Collection[str]]:
         now = time.monotonic()
-        if self._known is None or now > self._known[0] + KNOWN_FOR:
-            self._known = now, self.listed()
-        return self._known[1]
+        if now > self._until:
+            limits = self.listed()
+            self._known = limits, frozenset(limit.tool for limit in limits)
+            self._until = now + KNOWN_FOR
+        return self._known
