@@ -354,6 +354,8 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
     def record_start(self, idx: int) -> None:
         """Record the decision of a step again, as the mark that its next attempt starts."""
         step = self._open(idx)
+        if step.status == "gated":
+            raise IllegalEvent(f"run {self._state.run_id}: step {idx} waits until a person says yes to it")
         self.trigger_event(
             LlmDecided,
             idx=idx,
@@ -712,7 +714,7 @@ def _misfit_decision(state: RunState, event: LlmDecided, before: AnyEvent | None
 
 
 def _misfit_attempt(step: Step, event: LlmDecided) -> str | None:
-    if step.status == "waiting":
+    if step.status in ("waiting", "gated"):
         return f"step {event.idx} waits"
     same = (
         step.turn,

@@ -249,6 +249,7 @@ class Runner:
             return outcome
         except NotApplied as refused:
             return body.raised(refused)
+        self._leave(run)
         self._tell(run, run.appended)
         return outcome
 

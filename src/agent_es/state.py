@@ -470,6 +470,9 @@ class Draft:
             if before[7] == "in_doubt":
                 self.in_doubt -= 1
                 self.active += 1
+            elif before[7] == "gated":
+                self.gates -= 1
+                self.active += 1
         self.current[idx] = (
             idx,
             turn,

@@ -243,7 +243,7 @@ class Turn:
 
     def _is_due(self, step: Step, now: datetime) -> bool:
         """Whether a step that was found open is to be taken up now."""
-        if step.status == "waiting":
+        if step.status in ("waiting", "gated"):
             return False
         if step.status == "in_doubt":
             tool = self._tools[step.tool]

@@ -18,6 +18,7 @@ from agent_es import (
     Decision,
     Fail,
     Finish,
+    Retry,
     Runner,
     RunState,
     RunStore,
@@ -211,6 +212,67 @@ def test_a_gated_step_waits_for_a_person_and_what_is_beside_it_goes_on(store: Ru
     assert store.record("run-1").waiting_for == "approval"
     assert Runner(store, ScriptedDecider([]), deps=called, agents=[Shop]).resume("run-1").status is Status.WAITING
     assert called == [("refund", Decimal(20))]
+
+
+def test_a_gated_step_stays_gated_when_its_run_goes_on_with_another(store: RunStore, clock: Any) -> None:
+    class Flaky(AgentRun):
+        """Refunds, and looks at what fails at first."""
+
+        @tool(effect="idempotent")
+        def refund(self, ctx: ToolContext[list[Body]], amount: int) -> int:
+            ctx.deps.append(("refund", amount))
+            return amount
+
+        @tool(effect="read", retry=Retry(max_attempts=3, initial=60, max_delay=60, jitter=0))
+        def look(self, ctx: ToolContext[list[Body]]) -> int:
+            ctx.deps.append(("look", None))
+            if len(ctx.deps) < 2:
+                raise ConnectionError("not yet")
+            return 1
+
+    called: list[Body] = []
+    runner = Runner(
+        store,
+        ScriptedDecider([[refund(150), CallTool("look"), Sleep(timedelta(seconds=5))], Finish("ok")]),
+        deps=called,
+        agents=[Flaky],
+        sleep=clock.sleep,
+        max_wait=999,
+    )
+
+    state = runner.run(Flaky, run_id="run-1", goal="go on", envelope=Envelope(needs_approval=("refund",)))
+
+    assert called == [("look", None), ("look", None)]
+    assert [step.status for step in state.steps] == ["gated", "done", "done"]
+    assert (state.status, state.waiting_for) == (Status.WAITING, "approval")
+    with pytest.raises(IllegalEvent, match="step 0 waits until a person says yes to it"):
+        Flaky.of(state, store.clock).record_start(0)
+
+
+def test_what_was_spent_keeps_nobody_from_undoing_it(store: RunStore) -> None:
+    class Trip(AgentRun):
+        """Books, and has a way back."""
+
+        @tool(effect="idempotent", compensate="cancel")
+        def book(self, ctx: ToolContext[list[Body]]) -> str:
+            ctx.deps.append(("book", None))
+            return "b-1"
+
+        @tool(effect="idempotent")
+        def cancel(self, ctx: ToolContext[list[Body]], result: str) -> None:
+            ctx.deps.append(("cancel", result))
+
+    called: list[Body] = []
+    runner = Runner(store, ScriptedDecider([CallTool("book"), Finish("booked")]), deps=called, agents=[Trip])
+    envelope = Envelope(budget=Budget(steps=1, turns=2, calls={"*": 1}))
+    assert runner.run(Trip, run_id="run-1", goal="book", envelope=envelope).waiting_for == "person"
+    store.change_envelope("run-1", envelope.model_copy(update={"budget": Budget(turns=2, calls={"*": 1})}), by="ann")
+    store.requeue("run-1", by="ann")
+    assert runner.resume("run-1").status is Status.DONE
+
+    state = runner.compensate("run-1", by="ann")
+
+    assert (state.status, called) == (Status.CANCELLED, [("book", None), ("cancel", "b-1")])
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,12 @@ from agent_es.store.tables import rate_holds, rate_times, rates, runs
 KNOWN_FOR = 1.0
 """Seconds for which a process believes the limits that it has read."""
 
-BUSY = 0.2
-"""Seconds after which a step that found no place asks again, and half as many more, drawn anew each time."""
+BUSY, LONGEST = 0.2, 10.0
+"""Seconds after which a step that found no place asks again: twice as many each time, and up to half as many more."""
+
+
+KNOWN_TRIES = 10_000
+"""Of so many steps a process knows how often they asked."""
 
 
 class ToolLimit(NamedTuple):
@@ -42,6 +46,8 @@ class Rates:
         self._datastore = datastore
         self._known: tuple[list[ToolLimit], Collection[str]] = [], frozenset()
         self._until = 0.0
+        self._tries: dict[tuple[str, int], int] = {}
+        """How often a step found no place here; what is forgotten asks sooner."""
         sql = datastore.dialect.sql
         now = datastore.dialect.now
         self._select = f"SELECT tool, tag, per_second, at_once FROM {rates.name} ORDER BY tool, tag"
@@ -104,7 +110,7 @@ class Rates:
                     asked = (tool, limit.tag, value, state.run_id, idx)
                     ((busy,),) = connection.execute(self._count, asked).fetchall()
                     if busy >= limit.at_once:
-                        return BUSY * random.uniform(1, 1.5), False  # noqa: S311  # spreads them out, guards nothing
+                        return self._later(state.run_id, idx), False
             at = now
             for limit, value in found:
                 connection.execute(self._hold, (tool, limit.tag, value, state.run_id, idx))
@@ -113,9 +119,17 @@ class Rates:
                     given = (tool, limit.tag, value, now + apart, now, now, apart)
                     ((next_at,),) = connection.execute(self._next, given).fetchall()
                     at = max(at, next_at - apart)
+            self._tries.pop((state.run_id, idx), None)
             return at - now, True
 
         return self._datastore.repeatable(enter, f"the limits of {tool} could not be asked")
+
+    def _later(self, run_id: str, idx: int) -> float:
+        """Return in how many seconds a step that found no place asks again."""
+        if len(self._tries) >= KNOWN_TRIES:
+            self._tries.clear()
+        tries = self._tries[run_id, idx] = self._tries.get((run_id, idx), -1) + 1
+        return min(BUSY * 2**tries, LONGEST) * random.uniform(1, 1.5)  # noqa: S311  # spreads them out, guards nothing
 
     def leave(self, run_id: str, tool: str, idx: int) -> None:
         """Give a place back, where a step may have had one."""

@@ -386,13 +386,15 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
                     connection.execute(dialect.sql(f"DELETE FROM {runs.name} WHERE run_id = ?"), (run_id,))
                 elif stream not in readable:
                     kept.add(run_id)
-            for table in (keys, tags, deliveries, spending):
+            for table in (keys, tags, deliveries):
                 self._clear(connection, table, kept)
+            if not kept:  # else nobody knows what those spent that cannot be read: what is counted stays
+                self._clear(connection, spending, kept)
             self._clear(connection, snapshots, set())
             for row, claims in made:
                 if claims:
                     connection.cursor().executemany(self._insert_key, [astuple(claim) for claim in claims])
-                self._note(connection, row)
+                self._note(connection, row._replace(spends=()) if kept else row)
         return len(streams)
 
     def _clear(self, connection: Any, table: Table, kept: Collection[str]) -> None:

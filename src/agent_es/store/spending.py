@@ -1,7 +1,7 @@
 """What runs spend of the budgets that they share, as a projection of their events.
 
 Rule 1: what a run spends counts for its own budget, and for that of every run above it.
-Rule 2: only what a budget bounds is counted; what has happened is counted whatever the bound says.
+Rule 2: only what a budget bounds is counted; what has happened, and what undoes it, counts whatever the bound is.
 """
 
 from collections.abc import Iterable, Iterator
@@ -67,8 +67,9 @@ def _each(state: RunState, events: Iterable[AnyEvent]) -> Iterator[Spend]:
 
 def _spent_by(event: AnyEvent, before: RunState, owner: str, budget: Budget) -> Iterator[Spend]:
     match event:
-        case LlmDecided(idx=idx, turn=turn, tool=tool) if idx >= len(before.steps):
-            yield from _decided(owner, budget, tool, is_new_turn=turn >= before.turns)
+        case LlmDecided(idx=idx, turn=turn, tool=tool, undoes=undoes) if idx >= len(before.steps):
+            spent = _decided(owner, budget, tool, is_new_turn=turn >= before.turns)
+            yield from spent if undoes is None else (spend._replace(limit=None) for spend in spent)
         case StepRefused(tool=tool):
             yield from (spend._replace(amount=-1, limit=None) for spend in _called(owner, budget, tool))
         case BudgetReserved(tokens=tokens, cost=cost):
