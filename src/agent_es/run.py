@@ -327,7 +327,7 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
                 self.trigger_event(StepRefused, idx=idx, tool=planned.call.tool, rule=rule, reason=bounded(why))
             elif planned.refusal:
                 self.record_failure(idx, planned.refusal)
-            elif planned.asks:
+            elif planned.asks and planned.is_made:
                 named = {"rule": planned.asks.rule, "digest": planned.digest}
                 self.trigger_event(ApprovalRequested, idx=idx, tool=planned.call.tool, **named)
             elif planned.answer is not None:
