@@ -235,11 +235,11 @@ MUTANTS = (
         "the row of a run is committed apart from its events",
         "store/recorder.py",
         "            self._claim(connection, claim)\n"
-        "        self._note(connection, row)\n"
+        "        self._note(connection, row, is_bounded=True)\n"
         "        dialect.insert(connection, self.events_table_name, stored)\n"
         "        if row.rings:\n",
         "            self._claim(connection, claim)\n"
-        "        self._note(connection, row)\n"
+        "        self._note(connection, row, is_bounded=True)\n"
         '        connection.execute("COMMIT")\n'
         '        connection.execute("BEGIN IMMEDIATE")\n'
         "        dialect.insert(connection, self.events_table_name, stored)\n"
@@ -252,7 +252,7 @@ MUTANTS = (
         "            self._update(connection, row, before)\n"
         "        for claim in claims:\n"
         "            self._claim(connection, claim)\n"
-        "        self._note(connection, row)\n"
+        "        self._note(connection, row, is_bounded=True)\n"
         "        dialect.insert(connection, self.events_table_name, stored)\n",
         '            update = _update_of(row.columns, row.also, is_fenced=False).replace(" AND cursor = ?", "")\n'
         "            connection.execute(update, row.values)\n"

@@ -66,7 +66,7 @@ class Looked:
         """Look meanwhile."""
         before = signal.signal(signal.SIGALRM, self._look)
         self._last = time.perf_counter()
-        signal.setitimer(signal.ITIMER_REAL, EVERY, EVERY)
+        signal.setitimer(signal.ITIMER_REAL, EVERY)
         try:
             yield
         finally:
@@ -74,9 +74,9 @@ class Looked:
             signal.signal(signal.SIGALRM, before)
 
     def _look(self, _: int, frame: FrameType | None) -> None:
-        now = time.perf_counter()
-        self.seconds[part_of(frame)] += now - self._last
-        self._last = now
+        self.seconds[part_of(frame)] += time.perf_counter() - self._last
+        self._last = time.perf_counter()
+        signal.setitimer(signal.ITIMER_REAL, EVERY)  # from now on: a look that takes long is not itself looked at
 
 
 def part_of(frame: FrameType | None) -> str:

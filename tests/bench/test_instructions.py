@@ -19,6 +19,8 @@ SLOWER = """
 from agent_es.state import apply
 from agent_es.store import mapper
 
+pytestmark = pytest.mark.crash  # programs, one after the other
+
 
 def slowly(draft, event):
     for _ in range(20):

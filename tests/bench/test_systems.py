@@ -36,6 +36,8 @@ from benchmarks.systems.process import (
 )
 from benchmarks.turns import AT_LEAST, Found, take_turns
 
+pytestmark = pytest.mark.crash  # programs, one after the other
+
 EVENTS = {OURS: "agent_es_events", FLOOR: "events", STOCK: "stock_events"}
 ENDS = 2
 """Events of a run beside its steps: its start and its end."""

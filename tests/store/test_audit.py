@@ -114,6 +114,7 @@ def test_only_runs_that_changed_since_then_are_judged_and_one_that_cannot_be_rea
         audit(store, Envelope(), run_ids=["nobody"])
 
 
+@pytest.mark.crash
 def test_a_thousand_runs_of_fifty_events_are_judged_in_five_seconds(tmp_path: Path) -> None:
     with RunStore(f"sqlite:///{tmp_path / 'runs.db'}", snapshots=False) as store:
         for n in range(1_000):
