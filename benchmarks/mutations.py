@@ -437,7 +437,7 @@ MUTANTS = (
         "waits_and_begins_again",
         "a step whose body asked to wait starts its body again",
         "step.py",
-        '        if step.status == "waiting":\n            return False\n',
+        '        if step.status in ("waiting", "gated"):\n            return False\n',
         '        if step.status == "waiting" and not step.attempt:\n            return False\n',
     ),
     Mutant(

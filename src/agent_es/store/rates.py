@@ -129,7 +129,7 @@ class Rates:
         if len(self._tries) >= KNOWN_TRIES:
             self._tries.clear()
         tries = self._tries[run_id, idx] = self._tries.get((run_id, idx), -1) + 1
-        return min(BUSY * 2**tries, LONGEST) * random.uniform(1, 1.5)  # noqa: S311  # spreads them out, guards nothing
+        return min(BUSY * 2.0 ** min(tries, 9), LONGEST) * random.uniform(1, 1.5)  # noqa: S311  # spreads them out, guards nothing
 
     def leave(self, run_id: str, tool: str, idx: int) -> None:
         """Give a place back, where a step may have had one."""
