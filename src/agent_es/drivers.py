@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from typing import Any, Protocol, TypeVar, assert_never
 
 from agent_es.decider import Answered
@@ -54,8 +55,8 @@ class Acts(Protocol):
         """Append what is pending."""
         ...
 
-    def enter(self, run: AgentRun, step: Step, /) -> tuple[float, bool]:
-        """Ask the limits that all workers share whether a step may start."""
+    def enter(self, run: AgentRun, step: Step, /) -> tuple[datetime | None, bool]:
+        """Ask the limits that all workers share when a step may start."""
         ...
 
     def transact(self, run: AgentRun, body: "Body", /) -> Outcome:

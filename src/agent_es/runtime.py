@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -215,9 +216,11 @@ class Runner:
             if isinstance(event, ToolResult | ToolFailed | StepInDoubt | WaitBegan) and event.idx is not None:
                 self.store.rates.leave(run.state.run_id, run.state.steps[event.idx].tool, event.idx)
 
-    def enter(self, run: AgentRun, step: Step) -> tuple[float, bool]:
-        """Ask the limits that all workers share: in how many seconds may a step start, and is that time its own."""
-        return self.store.rates.enter(run.state, step.tool, step.idx, run.now.timestamp())
+    def enter(self, run: AgentRun, step: Step) -> tuple[datetime | None, bool]:
+        """Ask the limits that all workers share: when may a step start, None for now, and is that time its own."""
+        now = run.now
+        wait, is_given = self.store.rates.enter(run.state, step.tool, step.idx, now.timestamp())
+        return now + timedelta(seconds=wait) if wait > 0 else None, is_given
 
     def transact(self, run: AgentRun, body: Body) -> Outcome:
         """Run a body and record its result in one transaction of the store, or neither."""

@@ -91,7 +91,7 @@ class Probe:
 class Enter:
     """Ask the limits that all workers share about a call.
 
-    Answered with the seconds until it may start, and whether it has that time for its own.
+    Answered with the time at which it may start, None where it may now, and whether it has that time for its own.
     """
 
     run: AgentRun
@@ -254,9 +254,9 @@ class Turn:
         """Go on with a step that has no body running: where it was started before, its outcome may be unknown."""
         tool = self._tools[step.tool]
         if step.tool in self._limited and step.status in ("queued", "retrying") and not step.has_its_time:
-            wait, is_given = yield Enter(self._run, step)
-            if wait > 0:
-                self._run.record_delay(step.idx, self._run.now + timedelta(seconds=wait), is_given=is_given)
+            until, is_given = yield Enter(self._run, step)
+            if until is not None:
+                self._run.record_delay(step.idx, until, is_given=is_given)
                 return []
         if step.status == "queued" or step.attempt == 0 or tool.effect in (Effect.READ, Effect.TRANSACTIONAL):
             return self._try_again(step, "the process died in it")
