@@ -17,7 +17,7 @@ from agent_es import AgentRun, CallTool, Finish, Runner, RunStore, ScriptedDecid
 from agent_es.crashpoints import AFTER_COMMIT, BEFORE_COMMIT, watching
 from agent_es.errors import KeyReused, RunMoved, StoreBusy, StoreUnusable
 from agent_es.run import Planned
-from agent_es.store.projection import ALL, Change, change_of, claims_of, row_of
+from agent_es.store.projection import ALL, CURSOR, Change, change_of, claims_of, row_of
 from agent_es.testing import FrozenClock
 
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -123,7 +123,7 @@ def test_an_append_may_be_of_any_length(store: RunStore, sql: Sql, count: int) -
     (first,) = [store.mapper.to_stored_event(event) for event in run.pending_events]
     events = [replace(first, originator_version=2 + n) for n in range(count)]
     row = row_of(run.state)
-    change = Change(row.columns[7:], (count + 1, *row.values[8:]))
+    change = Change(CURSOR, (count + 1, *row.values[-2:]))
 
     store.recorder.append(events, change, claims_of("run-7f3a", run.pending_events))
 
