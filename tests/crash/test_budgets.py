@@ -3,6 +3,7 @@
 import random
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -277,5 +278,10 @@ def test_an_envelope_holds_wherever_a_worker_dies(crash_kit: Any) -> None:
 
 
 @pytest.mark.crash
+def test_an_envelope_holds_where_two_workers_die_at_places_that_are_drawn(crash_kit: Any) -> None:
+    assert replace(crash_kit, points="sample", size=600).survives(GREEDY, crashes=2).double == 0
+
+
+@pytest.mark.exhaustive
 def test_an_envelope_holds_wherever_two_workers_die(crash_kit: Any) -> None:
     assert crash_kit.survives(GREEDY, crashes=2).double == 0

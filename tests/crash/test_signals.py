@@ -73,6 +73,14 @@ def test_a_run_that_waits_survives_a_crash(name: str, moved: Move, crash_kit: An
 
 @pytest.mark.crash
 @pytest.mark.parametrize("name", SCENARIOS)
+def test_a_run_that_waits_survives_two_crashes_at_places_that_are_drawn(name: str, crash_kit: Any) -> None:
+    report = replace(crash_kit, points="sample", size=600).survives(SCENARIOS[name], crashes=2)
+
+    assert (report.double, report.lost, report.in_doubt) == (0, 0, 0)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", SCENARIOS)
 def test_a_run_that_waits_survives_two_crashes_wherever_they_are(name: str, crash_kit: Any) -> None:
     report = crash_kit.survives(SCENARIOS[name], crashes=2)
 
