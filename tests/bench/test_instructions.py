@@ -15,11 +15,11 @@ import typer
 from benchmarks import instructions
 from benchmarks.instructions import PYTHON, Entry, count, grown, recorded
 
+pytestmark = pytest.mark.crash  # programs, one after the other
+
 SLOWER = """
 from agent_es.state import apply
 from agent_es.store import mapper
-
-pytestmark = pytest.mark.crash  # programs, one after the other
 
 
 def slowly(draft, event):
