@@ -7,7 +7,7 @@ Rule 4: nothing that is nested in another envelope may do more than that one: bo
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -66,11 +66,18 @@ def _gates(texts: tuple[str, ...]) -> tuple[str, ...]:
     return texts
 
 
+MOST = 10**9
+"""What a cost may be, and what a budget may be of it: sums are kept in whole billionths."""
+Tokens = Annotated[int, Field(ge=0, le=1000 * MOST)]
+Cost = Annotated[Decimal, Field(ge=0, le=MOST, allow_inf_nan=False)]
+Pattern = Annotated[str, Field(max_length=64)]
+
+
 class Usage(Rules):
     """What asking a decider takes."""
 
-    tokens: NonNegativeInt = 0
-    cost: Annotated[Decimal, Field(ge=0, allow_inf_nan=False)] = Decimal(0)
+    tokens: Tokens = 0
+    cost: Cost = Decimal(0)
 
 
 class Budget(Rules):
@@ -80,12 +87,12 @@ class Budget(Rules):
     """Calls that are decided."""
     turns: NonNegativeInt | None = None
     """How often the decider is asked."""
-    tokens: NonNegativeInt | None = None
-    cost: Annotated[Decimal, Field(ge=0, allow_inf_nan=False)] | None = None
+    tokens: Tokens | None = None
+    cost: Cost | None = None
     """In whatever currency the decider tells it in."""
     deadline: AwareDatetime | Annotated[timedelta, Field(ge=timedelta(0))] | None = None
     """A time, or how long after the run's start."""
-    calls: Mapping[str, NonNegativeInt] = Field(default_factory=dict)
+    calls: Mapping[Pattern, NonNegativeInt] = Field(default_factory=dict)
     """Calls of each tool, or of all tools that a pattern names."""
     each: Usage = Usage()
     """What asking the decider once may take at most: so much is set aside before, and what it took counts after."""
@@ -181,11 +188,23 @@ class Envelope(Rules):
         refused = (envelope.budget.refuses(tool, idx, called) for envelope in self.chain)
         return next((Refused("budget", why) for why in refused if why), None)
 
-    def offers(self, tool: str) -> bool:
-        """Whether a tool may be called at all."""
-        return tool in ALWAYS or all(
-            any(fnmatchcase(tool, name) for name in envelope.tools) for envelope in self.chain
+    def offers(self, *names: str) -> bool:
+        """Whether a tool of one of these names may be called at all."""
+        return any(
+            name in ALWAYS
+            or all(any(fnmatchcase(name, known) for known in envelope.tools) for envelope in self.chain)
+            for name in names
         )
+
+    def judge_any(
+        self, names: Sequence[str], idx: int, args: Mapping[str, Any], called: Mapping[str, int]
+    ) -> Verdict:
+        """Judge a call of a tool that has several names, today's first: a rule about any of them counts."""
+        together = {**called, **dict.fromkeys(names, sum(called.get(name, 0) for name in names))}
+        offered = [name for name in names if self.offers(name)] or names[:1]
+        verdicts = [self.overspends(name, idx, together) or self.judge(name, args) for name in offered]
+        refused = (verdict for verdict in verdicts if isinstance(verdict, Refused))
+        return next(refused, next((verdict for verdict in verdicts if verdict), None))
 
     def judge(self, tool: str, args: Mapping[str, Any]) -> Verdict:
         """Say whether a call may be made, with these arguments as JSON reads them, defaults among them."""

@@ -8,7 +8,7 @@ Rule 3: time and chance enter here, as parameters.
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -189,7 +189,7 @@ class Runner:
         specs: Sequence[ToolSpec] = [
             tool.spec
             for name, tool in self.tools_of(agent).items()
-            if name == tool.name and (run.envelope is None or run.envelope.offers(name))
+            if name == tool.name and (run.envelope is None or run.envelope.offers(*tool.names))
         ]
         decision: Answered | Awaitable[Answered] = decider.decide(state, specs)
         return decision
@@ -214,12 +214,13 @@ class Runner:
         """Give back the places of calls that have ended."""
         for event in run.appended if self.store.rates.limited else ():
             if isinstance(event, ToolResult | ToolFailed | StepInDoubt | WaitBegan) and event.idx is not None:
-                self.store.rates.leave(run.state.run_id, run.state.steps[event.idx].tool, event.idx)
+                self.store.rates.leave(run.state.run_id, event.idx)
 
     def enter(self, run: AgentRun, step: Step) -> tuple[datetime | None, bool]:
         """Ask the limits that all workers share: when may a step start, None for now, and is that time its own."""
         now = run.now
-        wait, is_given = self.store.rates.enter(run.state, step.tool, step.idx, now.timestamp())
+        names = self.tools_of(type(run))[step.tool].names
+        wait, is_given = self.store.rates.enter(run.state, names, step.idx, now.timestamp())
         return now + timedelta(seconds=wait) if wait > 0 else None, is_given
 
     def transact(self, run: AgentRun, body: Body) -> Outcome:
@@ -466,8 +467,18 @@ class Runner:
         tools = self.tools_of(type(run))
         if self.deps is None:
             tools = WithoutDeps(tools)
-        limited = self.store.rates.limited
+        known = self.store.rates.limited
+        limited = (
+            [name for name, tool in self.tools_of(type(run)).items() if not known.isdisjoint(tool.names)]
+            if known
+            else ()
+        )
         return advance(run, tools, at_once=self.at_once or run.at_once, draw=self.draw, limited=limited)
+
+    def _limited(self, agent: type[AgentRun]) -> Collection[str]:
+        """Return the names of the tools that are held to a limit, whichever of their names it is for."""
+        known = self.store.rates.limited
+        return {name for name, tool in self.tools_of(agent).items() if not known.isdisjoint(tool.names)}
 
     def _tell(self, run: AgentRun, events: Iterable[AnyEvent]) -> None:
         if self.on_event is not ignore:

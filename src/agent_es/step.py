@@ -497,7 +497,7 @@ def _judged(run: AgentRun, envelope: Envelope, tools: Mapping[str, Tool], plan: 
     for idx, planned in enumerate(plan, start=len(run.state.steps)):
         verdict: Verdict = None
         if planned.refusal is None:
-            verdict = envelope.overspends(planned.call.tool, idx, called) or _verdict(envelope, tools, planned)
+            verdict = _verdict(envelope, tools, planned, idx, called)
         match verdict:
             case Refused():
                 judged.append(replace(planned, refused=verdict))
@@ -514,11 +514,14 @@ def _judged(run: AgentRun, envelope: Envelope, tools: Mapping[str, Tool], plan: 
     return judged
 
 
-def _verdict(envelope: Envelope, tools: Mapping[str, Tool], planned: Planned) -> Verdict:
-    name = planned.call.tool
-    tool = tools.get(name) if planned.wait is None and not planned.is_child else None
+def _verdict(
+    envelope: Envelope, tools: Mapping[str, Tool], planned: Planned, idx: int, called: Mapping[str, int]
+) -> Verdict:
+    tool = tools.get(planned.call.tool) if planned.wait is None and not planned.is_child else None
     try:
-        return envelope.judge(name, decode(planned.args) if tool is None else tool.as_called(planned.args))
+        if tool is None:
+            return envelope.judge_any([planned.call.tool], idx, decode(planned.args), called)
+        return envelope.judge_any(tool.names, idx, tool.as_called(planned.args), called)
     except BadArguments as error:
         return Refused("arguments", str(error))
 

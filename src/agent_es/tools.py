@@ -378,6 +378,11 @@ class Tool:
         return self.function(*args, **kwargs)
 
     @property
+    def names(self) -> Sequence[str]:
+        """Its name, and those that it had before: a rule that names one of them is about this tool."""
+        return (self.name, *self.aliases)
+
+    @property
     def parameters(self) -> Collection[str]:
         """The names of its arguments."""
         return self._parameters

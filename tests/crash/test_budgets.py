@@ -170,6 +170,21 @@ def test_three_children_that_are_moved_side_by_side_share_what_their_parent_may_
         assert spent(store, "run-1") == before
 
 
+@pytest.mark.parametrize("limit", [0, 1_000, 1_800])
+def test_a_budget_of_which_nothing_is_set_aside_ends_where_it_is_spent(tmp_path: Path, limit: int) -> None:
+    class Dear:
+        def decide(self, run: RunState, tools: Sequence[ToolSpec], /) -> Answered:
+            return Used(CallTool("look") if run.turns < 9 else Finish("?"), tokens=900)
+
+    with RunStore(f"sqlite:///{tmp_path / 'runs.db'}") as store:
+        envelope = Envelope(budget=Budget(tokens=limit))
+        state = Runner(store, Dear()).run(Looks, run_id="run-1", goal="look", envelope=envelope)
+
+        assert state.waiting_for == "person"
+        assert state.tokens == (0 if limit == 0 else 1_800)
+        assert f"{state.tokens} of {limit} tokens" in (state.parked or "")
+
+
 def test_what_a_question_took_beyond_what_was_set_aside_counts_all_the_same(tmp_path: Path) -> None:
     class Dear:
         def decide(self, run: RunState, tools: Sequence[ToolSpec], /) -> Answered:

@@ -149,6 +149,30 @@ def test_arguments_may_be_the_text_that_a_model_wrote(store: RunStore) -> None:
     assert (called, state.steps[0].args) == ([("refund", Decimal(5))], {"amount": 5, "order": "ORD-9"})
 
 
+def test_a_tool_that_has_another_name_now_is_held_to_the_rules_of_every_name(store: RunStore) -> None:
+    class Renamed(AgentRun):
+        """Pays, which was called refund."""
+
+        @tool(effect="idempotent", aliases=("refund",))
+        def pay(self, ctx: ToolContext[list[Body]], amount: int) -> None:
+            ctx.deps.append(("pay", amount))
+
+    def played(run_id: str, envelope: Envelope) -> list[Body]:
+        called: list[Body] = []
+        calls = [CallTool(name, {"amount": amount}) for name in ("pay", "refund") for amount in (900, 90)]
+        Runner(store, ScriptedDecider([calls, Finish("ok")]), deps=called).run(
+            Renamed, run_id=run_id, goal="pay", envelope=envelope
+        )
+        return sorted(called)
+
+    for n, named in enumerate(["pay", "refund"]):
+        assert played(f"limits-{n}", Envelope(limits={f"{named}.amount": "<= 200"})) == [("pay", 90)] * 2
+        assert played(f"calls-{n}", Envelope(budget=Budget(calls={named: 1}))) == [("pay", 900)]
+        assert played(f"gated-{n}", Envelope(needs_approval=(named,))) == []
+        assert len(played(f"tools-{n}", Envelope(tools=(named,)))) == 4
+    assert played("other", Envelope(tools=("mail",))) == []
+
+
 def test_a_tool_outside_is_not_even_offered(store: RunStore) -> None:
     offered: list[list[str]] = []
 

@@ -114,7 +114,7 @@ def test_so_many_calls_at_once_over_all_workers_and_a_dead_one_holds_no_place(ur
         for n in range(12):
             store.start(Caller, run_id=f"run-{n}", goal="ask")
         dead = store.start(Caller, run_id="dead", goal="ask")
-        assert store.rates.enter(dead, "ask", 0, time.time()) == (0.0, True)  # and nobody holds its lease
+        assert store.rates.enter(dead, ["ask"], 0, time.time()) == (0.0, True)  # and nobody holds its lease
 
         Worker(store, agents=[Caller], deps=notes, concurrency=8).run(until_idle=True)
         until = time.monotonic() + 30

@@ -711,7 +711,7 @@ class RunStore(Application[UUID]):
             Decimal(n) / unit for n in (over.amount - spend.amount, spend.limit or 0, spend.amount)
         )
         whose = "" if spend.run_id == run.state.run_id else f" of run {spend.run_id} and those that it started"
-        asked = "" if spend.amount == 1 else f", and {more:f} more were to be set aside"
+        asked = "" if spend.amount in (0, 1) else f", and {more:f} more were to be set aside"
         return BudgetSpent(f"{before:f} of {limit:f} {spend.what}{whose}{asked}")
 
     def _key_reused(self, held: KeyHeld) -> KeyReused:

@@ -44,7 +44,7 @@ class Rates:
 
     def __init__(self, datastore: Datastore) -> None:
         self._datastore = datastore
-        self._known: tuple[list[ToolLimit], Collection[str]] = [], frozenset()
+        self._known: tuple[list[ToolLimit], frozenset[str]] = [], frozenset()
         self._until = 0.0
         self._tries: dict[tuple[str, int], int] = {}
         """How often a step found no place here; what is forgotten asks sooner."""
@@ -93,12 +93,12 @@ class Rates:
         found = self._datastore.reading(lambda connection: list(connection.execute(self._select)))
         return [ToolLimit(*row) for row in found]
 
-    def enter(self, state: RunState, tool: str, idx: int, now: float) -> tuple[float, bool]:
+    def enter(self, state: RunState, names: Collection[str], idx: int, now: float) -> tuple[float, bool]:
         """Return in how many seconds a call may start, and whether it has that time for its own; else it asks again.
 
         Where that is now, it has its place.  Raises ``StoreBusy``, ``StoreUnusable``.
         """
-        limits = [limit for limit in self._all() if limit.tool == tool and (not limit.tag or limit.tag in state.tags)]
+        limits = [it for it in self._all() if it.tool in names and (not it.tag or it.tag in state.tags)]
         if not limits:
             return 0.0, True
 
@@ -107,22 +107,22 @@ class Rates:
             for limit, value in found:
                 connection.execute(self._lock, limit[:2])
                 if limit.at_once is not None:
-                    asked = (tool, limit.tag, value, state.run_id, idx)
+                    asked = (limit.tool, limit.tag, value, state.run_id, idx)
                     ((busy,),) = connection.execute(self._count, asked).fetchall()
                     if busy >= limit.at_once:
                         return self._later(state.run_id, idx), False
             at = now
             for limit, value in found:
-                connection.execute(self._hold, (tool, limit.tag, value, state.run_id, idx))
+                connection.execute(self._hold, (limit.tool, limit.tag, value, state.run_id, idx))
                 if limit.per_second is not None:
                     apart = 1 / limit.per_second
-                    given = (tool, limit.tag, value, now + apart, now, now, apart)
+                    given = (limit.tool, limit.tag, value, now + apart, now, now, apart)
                     ((next_at,),) = connection.execute(self._next, given).fetchall()
                     at = max(at, next_at - apart)
             self._tries.pop((state.run_id, idx), None)
             return at - now, True
 
-        return self._datastore.repeatable(enter, f"the limits of {tool} could not be asked")
+        return self._datastore.repeatable(enter, f"the limits of {', '.join(names)} could not be asked")
 
     def _later(self, run_id: str, idx: int) -> float:
         """Return in how many seconds a step that found no place asks again."""
@@ -131,23 +131,21 @@ class Rates:
         tries = self._tries[run_id, idx] = self._tries.get((run_id, idx), -1) + 1
         return min(BUSY * 2.0 ** min(tries, 9), LONGEST) * random.uniform(1, 1.5)  # noqa: S311  # spreads them out, guards nothing
 
-    def leave(self, run_id: str, tool: str, idx: int) -> None:
+    def leave(self, run_id: str, idx: int) -> None:
         """Give a place back, where a step may have had one."""
-        if any(limit.tool == tool and limit.at_once is not None for limit in self._all()):
-            self._datastore.repeatable(
-                lambda connection: connection.execute(self._leave, (run_id, idx)),
-                f"a place of {tool} is not given back",
-            )
+        if any(limit.at_once is not None for limit in self._all()):
+            what = f"a place of run {run_id} could not be given back"
+            self._datastore.repeatable(lambda connection: connection.execute(self._leave, (run_id, idx)), what)
 
     @property
-    def limited(self) -> Collection[str]:
+    def limited(self) -> frozenset[str]:
         """The tools that have a limit."""
         return self._fresh()[1]
 
     def _all(self) -> list[ToolLimit]:
         return self._fresh()[0]
 
-    def _fresh(self) -> tuple[list[ToolLimit], Collection[str]]:
+    def _fresh(self) -> tuple[list[ToolLimit], frozenset[str]]:
         now = time.monotonic()
         if now > self._until:
             limits = self.listed()

@@ -251,7 +251,7 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
             connection.execute(self._insert_delivery, tuple(delivery))
         for spend in row.spends:
             ((amount,),) = connection.execute(self._add_spent, (spend.run_id, spend.what, spend.amount)).fetchall()
-            if is_bounded and spend.limit is not None and amount > spend.limit:
+            if is_bounded and spend.is_over(amount):
                 raise Overspent(spend, amount)
 
     # Inside a transaction that somebody else commits.

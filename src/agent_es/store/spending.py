@@ -19,6 +19,8 @@ from agent_es.events import (
 )
 from agent_es.state import RunState, evolve
 
+USED = ("tokens", "cost")
+"""What asking the decider takes."""
 NANOS = 10**9
 """In one unit of a currency: what is added up are whole numbers."""
 
@@ -32,6 +34,10 @@ class Spend(NamedTuple):
     amount: int
     limit: int | None
     """What all of it may come to; None where it is too late to ask."""
+
+    def is_over(self, amount: int) -> bool:
+        """Whether that is too much: more than may be, or for one who sets nothing aside, all of it."""
+        return self.limit is not None and (amount > self.limit or (not self.amount and amount == self.limit))
 
 
 def nanos(cost: Decimal) -> int:
@@ -54,7 +60,9 @@ def spends_of(before: RunState, events: Iterable[AnyEvent]) -> tuple[Spend, ...]
         limits = [limit for limit in (known.limit, spend.limit) if limit is not None]
         amount = known.amount + spend.amount
         spent[spend.run_id, spend.what] = spend._replace(amount=amount, limit=min(limits, default=None))
-    return tuple(spend for spend in spent.values() if spend.amount)
+    return tuple(
+        spend for spend in spent.values() if spend.amount or (spend.what in USED and spend.limit is not None)
+    )
 
 
 def _each(state: RunState, events: Iterable[AnyEvent]) -> Iterator[Spend]:
