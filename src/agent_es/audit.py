@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from agent_es.envelope import Asks, Envelope, Refused
+from agent_es.envelope import Asks, Envelope, Refused, Usage
 from agent_es.errors import BadArguments, RunUnreadable
-from agent_es.events import AnyEvent, LlmDecided, RunStarted
+from agent_es.events import AnyEvent, LlmDecided, RunStarted, UsageRecorded
 from agent_es.store import RunStore
 from agent_es.tools import Tool
 from agent_es.values import decode
@@ -87,10 +87,17 @@ def audited(
     turns = steps = 0
     is_stopped = False
     called: Counter[str] = Counter()
+    used = Usage()
     for event in events:
         seq = event.originator_version - 1
         if isinstance(event, RunStarted):
             began = event.timestamp
+        if isinstance(event, UsageRecorded):  # of the question that the next decision answers
+            why = next((why for it in envelope.chain if (why := it.budget.is_used_up(used))), None)
+            if why is not None and not is_stopped:
+                is_stopped = True
+                yield Finding(run_id, seq, "stopped", "budget", why)
+            used = Usage(tokens=used.tokens + event.tokens, cost=used.cost + event.cost)
         if not isinstance(event, LlmDecided) or event.idx < steps:
             continue  # a further attempt is no further call
         if event.turn >= turns:

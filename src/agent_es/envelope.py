@@ -108,6 +108,14 @@ class Budget(Rules):
             deadline = None if began is None else began + deadline
         return None if deadline is None or now < deadline else f"its deadline was {deadline:%Y-%m-%dT%H:%M:%SZ}"
 
+    def is_used_up(self, used: Usage) -> str | None:
+        """Say what asking the decider again would take too much of, after so much; None where it may be asked."""
+        for what in ("tokens", "cost"):
+            most, before, more = getattr(self, what), getattr(used, what), getattr(self.each, what)
+            if most is not None and (before + more > most or before >= most):
+                return f"{before} of {most} {what}, and asking once may take {more}"
+        return None
+
     def refuses(self, tool: str, idx: int, called: Mapping[str, int]) -> str | None:
         """Say why a call is more than may be spent: the step of that position, after so many calls of each tool."""
         if tool in ALWAYS:

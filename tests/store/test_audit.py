@@ -3,6 +3,7 @@
 import json
 import time
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,25 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from agent_es import AgentRun, Budget, CallTool, Envelope, Finish, Runner, RunStore, ScriptedDecider, tool
+from agent_es import (
+    AgentRun,
+    Budget,
+    CallTool,
+    Envelope,
+    Finish,
+    Runner,
+    RunState,
+    RunStore,
+    ScriptedDecider,
+    ToolSpec,
+    Usage,
+    Used,
+    tool,
+)
 from agent_es.audit import Finding, audit
 from agent_es.bench.journals import begin, go_on
 from agent_es.cli.app import app
+from agent_es.decider import Answered
 from agent_es.errors import RunNotFound
 
 NOON = datetime(2026, 7, 5, 12, tzinfo=UTC)
@@ -85,6 +101,25 @@ def test_a_budget_stops_a_run_once_and_refuses_what_is_beyond_it(store: RunStore
         (7, "stopped", None, "budget", "2 of 2 turns"),
         (7, "refused", "refund", "budget", "1 of 1 calls of refund were made"),
     ]
+
+
+def test_what_asking_took_would_have_stopped_a_run(url: str) -> None:
+    class Paid:
+        def decide(self, run: RunState, tools: Sequence[ToolSpec], /) -> Answered:
+            return Used(SCRIPT.script[run.turns], tokens=300, cost="0.02")
+
+    with RunStore(url) as store:
+        Runner(store, Paid()).run(Shop, run_id="run-1", goal="serve")
+
+        def stops(**budget: Any) -> list[tuple[int, str]]:
+            return [(it.seq, it.why) for it in audit(store, Envelope(budget=Budget(**budget))).findings]
+
+        assert stops(tokens=1_500) == []
+        assert stops(tokens=600) == [(9, "600 of 600 tokens, and asking once may take 0")]
+        assert stops(tokens=600, each=Usage(tokens=301)) == [(6, "300 of 600 tokens, and asking once may take 301")]
+        assert stops(cost="0.05", each=Usage(cost="0.02")) == [
+            (9, "0.04 of 0.05 cost, and asking once may take 0.02")
+        ]
 
 
 def test_what_runs_did_under_an_envelope_the_same_envelope_would_have_refused_again(url: str) -> None:

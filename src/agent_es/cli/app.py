@@ -411,10 +411,8 @@ def envelope(
 
 @app.command()
 def audit(
+    envelope: Annotated[Path, typer.Option(metavar="FILE", help="The envelope that they are judged by, as JSON.")],
     run_ids: Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help="All runs, where left out.")] = None,
-    envelope: Annotated[
-        Path, typer.Option(metavar="FILE", help="The envelope that they are judged by, as JSON.")
-    ] = ...,  # type: ignore[assignment]  # it must be given
     since: Annotated[str | None, typer.Option(metavar="TIME", help="Only runs that changed since then.")] = None,
     agent: Annotated[
         list[str] | None,
