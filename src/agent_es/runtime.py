@@ -211,16 +211,17 @@ class Runner:
         self._tell(run, run.appended)
 
     def _leave(self, run: AgentRun) -> None:
-        """Give back the places of calls that have ended."""
-        for event in run.appended if self.store.rates.limited else ():
-            if isinstance(event, ToolResult | ToolFailed | StepInDoubt | WaitBegan) and event.idx is not None:
-                self.store.rates.leave(run.state.run_id, event.idx)
+        """Give back the places of calls that have ended; one that is not is free when the lease lapses."""
+        with suppress(AgentError):
+            for event in run.appended if self.store.rates.limited else ():
+                if isinstance(event, ToolResult | ToolFailed | StepInDoubt | WaitBegan) and event.idx is not None:
+                    self.store.rates.leave(run.state.run_id, event.idx)
 
     def enter(self, run: AgentRun, step: Step) -> tuple[datetime | None, bool]:
         """Ask the limits that all workers share: when may a step start, None for now, and is that time its own."""
         now = run.now
         names = self.tools_of(type(run))[step.tool].names
-        wait, is_given = self.store.rates.enter(run.state, names, step.idx, now.timestamp())
+        wait, is_given = self.store.rates.enter(run.state, names, step, now.timestamp())
         return now + timedelta(seconds=wait) if wait > 0 else None, is_given
 
     def transact(self, run: AgentRun, body: Body) -> Outcome:
@@ -467,12 +468,7 @@ class Runner:
         tools = self.tools_of(type(run))
         if self.deps is None:
             tools = WithoutDeps(tools)
-        known = self.store.rates.limited
-        limited = (
-            [name for name, tool in self.tools_of(type(run)).items() if not known.isdisjoint(tool.names)]
-            if known
-            else ()
-        )
+        limited = self._limited(type(run)) if self.store.rates.limited else ()
         return advance(run, tools, at_once=self.at_once or run.at_once, draw=self.draw, limited=limited)
 
     def _limited(self, agent: type[AgentRun]) -> Collection[str]:

@@ -253,7 +253,7 @@ class Turn:
     def _take_up(self, step: Step) -> Asking:
         """Go on with a step that has no body running: where it was started before, its outcome may be unknown."""
         tool = self._tools[step.tool]
-        if step.tool in self._limited and step.status in ("queued", "retrying") and not step.has_its_time:
+        if step.tool in self._limited and step.status in ("queued", "retrying"):
             until, is_given = yield Enter(self._run, step)
             if until is not None:
                 self._run.record_delay(step.idx, until, is_given=is_given)

@@ -5,8 +5,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -27,6 +28,9 @@ from agent_es.errors import BadLimit
 from agent_es.worker import Worker
 
 PER_SECOND, PROCESSES, CALLS = 5.0, 4, 40
+
+
+Sql = Callable[..., list[tuple[Any, ...]]]
 
 
 class Caller(AgentRun):
@@ -107,23 +111,42 @@ def test_a_call_that_must_wait_makes_its_run_wait_as_a_row_and_starts_at_its_tim
         assert calls_in(tmp_path / "calls")[-1][0] >= third.wake_at.timestamp()
 
 
-def test_so_many_calls_at_once_over_all_workers_and_a_dead_one_holds_no_place(url: str, tmp_path: Path) -> None:
+def test_so_many_calls_at_once_over_all_workers_and_a_dead_one_holds_no_place(
+    url: str, sql: Sql, tmp_path: Path
+) -> None:
     notes = tmp_path / "calls"
     with RunStore(url) as store:
         store.limit("ask", at_once=2)
         for n in range(12):
             store.start(Caller, run_id=f"run-{n}", goal="ask")
-        dead = store.start(Caller, run_id="dead", goal="ask")
-        assert store.rates.enter(dead, ["ask"], 0, time.time()) == (0.0, True)  # and nobody holds its lease
+        for n in range(2):  # of dead workers, whose leases nobody holds
+            store.start(Caller, run_id=f"dead-{n}", goal="ask")
+            sql("INSERT INTO agent_es_rate_holds VALUES ('ask', '', '', ?, 0)", (f"dead-{n}",))
 
         Worker(store, agents=[Caller], deps=notes, concurrency=8).run(until_idle=True)
         until = time.monotonic() + 30
-        while len(store.runs(status=Status.DONE)) < 13 and time.monotonic() < until:
+        while len(store.runs(status=Status.DONE)) < 14 and time.monotonic() < until:
             Worker(store, agents=[Caller], deps=notes, concurrency=8).run(until_idle=True)
             time.sleep(0.05)
 
-        assert len(calls_in(notes)) == 13
+        assert len(calls_in(notes)) == 14
         assert busiest(calls_in(notes)) <= 2
+        assert store.recorder.select("SELECT run_id FROM agent_es_rate_holds", ()) == []
+
+
+def test_a_rate_and_a_number_of_places_hold_together(url: str, tmp_path: Path) -> None:
+    notes = tmp_path / "calls"
+    with RunStore(url) as store:
+        store.limit("ask", per_second=40.0, at_once=1)
+        for n in range(8):
+            store.start(Caller, run_id=f"run-{n}", goal="ask")
+
+        until = time.monotonic() + 40
+        while len(store.runs(status=Status.DONE)) < 8 and time.monotonic() < until:
+            Worker(store, agents=[Caller], deps=notes, concurrency=8).run(until_idle=True)
+            time.sleep(0.02)
+
+        assert (len(calls_in(notes)), busiest(calls_in(notes))) == (8, 1)
         assert store.recorder.select("SELECT run_id FROM agent_es_rate_holds", ()) == []
 
 

@@ -1,7 +1,7 @@
 """How often, and how many at once, a tool may be called by all workers together: limits that the store keeps.
 
 Rule 1: who may not call yet is told when to come: the run waits until then as a row, and nobody waits in a process.
-Rule 2: a time that was given to a step is its own: it is asked for once, before the start of the call is recorded.
+Rule 2: a time that was given to a step is its own: it gets no other one, and needs no more than a place then.
 Rule 3: a place among those who call at once is held under the run's lease, and is free when that lapses.
 
 The times are given out as by the generic cell rate algorithm, with a burst of one.
@@ -13,7 +13,7 @@ from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from agent_es.errors import BadLimit
-from agent_es.state import RunState
+from agent_es.state import RunState, Step
 from agent_es.store.datastore import Datastore
 from agent_es.store.projection import tag_of
 from agent_es.store.tables import rate_holds, rate_times, rates, runs
@@ -90,10 +90,11 @@ class Rates:
 
     def listed(self) -> list[ToolLimit]:
         """Return all limits."""
-        found = self._datastore.reading(lambda connection: list(connection.execute(self._select)))
+        with self._datastore.usable("the limits of tools cannot be read"):
+            found = self._datastore.reading(lambda connection: list(connection.execute(self._select)))
         return [ToolLimit(*row) for row in found]
 
-    def enter(self, state: RunState, names: Collection[str], idx: int, now: float) -> tuple[float, bool]:
+    def enter(self, state: RunState, names: Collection[str], step: Step, now: float) -> tuple[float, bool]:
         """Return in how many seconds a call may start, and whether it has that time for its own; else it asks again.
 
         Where that is now, it has its place.  Raises ``StoreBusy``, ``StoreUnusable``.
@@ -107,19 +108,20 @@ class Rates:
             for limit, value in found:
                 connection.execute(self._lock, limit[:2])
                 if limit.at_once is not None:
-                    asked = (limit.tool, limit.tag, value, state.run_id, idx)
+                    asked = (limit.tool, limit.tag, value, state.run_id, step.idx)
                     ((busy,),) = connection.execute(self._count, asked).fetchall()
                     if busy >= limit.at_once:
-                        return self._later(state.run_id, idx), False
+                        return self._later(state.run_id, step.idx), step.has_its_time
             at = now
             for limit, value in found:
-                connection.execute(self._hold, (limit.tool, limit.tag, value, state.run_id, idx))
-                if limit.per_second is not None:
+                if limit.at_once is not None:
+                    connection.execute(self._hold, (limit.tool, limit.tag, value, state.run_id, step.idx))
+                if limit.per_second is not None and not step.has_its_time:
                     apart = 1 / limit.per_second
                     given = (limit.tool, limit.tag, value, now + apart, now, now, apart)
                     ((next_at,),) = connection.execute(self._next, given).fetchall()
                     at = max(at, next_at - apart)
-            self._tries.pop((state.run_id, idx), None)
+            self._tries.pop((state.run_id, step.idx), None)
             return at - now, True
 
         return self._datastore.repeatable(enter, f"the limits of {', '.join(names)} could not be asked")
