@@ -25,6 +25,7 @@ from agent_es import (
 )
 from agent_es.cli.app import app
 from agent_es.errors import BadLimit
+from agent_es.owners import Owner
 from agent_es.worker import Worker
 
 PER_SECOND, PROCESSES, CALLS = 5.0, 4, 40
@@ -134,19 +135,28 @@ def test_so_many_calls_at_once_over_all_workers_and_a_dead_one_holds_no_place(
         assert store.recorder.select("SELECT run_id FROM agent_es_rate_holds", ()) == []
 
 
-def test_a_rate_and_a_number_of_places_hold_together(url: str, tmp_path: Path) -> None:
+def test_a_call_whose_time_has_come_still_needs_a_place_and_keeps_its_time(
+    url: str, sql: Sql, tmp_path: Path
+) -> None:
     notes = tmp_path / "calls"
     with RunStore(url) as store:
-        store.limit("ask", per_second=40.0, at_once=1)
-        for n in range(8):
-            store.start(Caller, run_id=f"run-{n}", goal="ask")
+        store.limit("ask", per_second=4.0, at_once=1)
+        runner = Runner(store, deps=notes, max_wait=0.0)
+        assert runner.run(Caller, run_id="run-1", goal="ask").status is Status.DONE
+        assert runner.run(Caller, run_id="run-2", goal="ask").status is Status.WAITING
+        store.start(Caller, run_id="busy", goal="ask")
+        store.leases.take("busy", Owner.here(), 30.0)
+        sql("INSERT INTO agent_es_rate_holds VALUES ('ask', '', '', 'busy', 0)")
+        time.sleep(0.3)
 
-        until = time.monotonic() + 40
-        while len(store.runs(status=Status.DONE)) < 8 and time.monotonic() < until:
-            Worker(store, agents=[Caller], deps=notes, concurrency=8).run(until_idle=True)
-            time.sleep(0.02)
+        held_up = runner.resume("run-2")
+        sql("DELETE FROM agent_es_rate_holds")
+        done = Runner(store, deps=notes).resume("run-2")
 
-        assert (len(calls_in(notes)), busiest(calls_in(notes))) == (8, 1)
+        delays = [entry.data["is_given"] for entry in store.journal("run-2") if entry.type == "call_delayed"]
+        assert (held_up.status, delays) == (Status.WAITING, [True, True])
+        assert done.status is Status.DONE
+        assert len(calls_in(notes)) == 2
         assert store.recorder.select("SELECT run_id FROM agent_es_rate_holds", ()) == []
 
 
