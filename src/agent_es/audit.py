@@ -7,11 +7,12 @@ Rule 3: where the tools are known, a call is judged with the defaults of today's
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from agent_es.envelope import Asks, Envelope, Refused, Usage
+from agent_es.envelope import Asks, Envelope, Refused, Usage, Verdict
 from agent_es.errors import BadArguments, RunUnreadable
 from agent_es.events import AnyEvent, LlmDecided, RunStarted, UsageRecorded
 from agent_es.store import RunStore
@@ -106,8 +107,7 @@ def audited(
                 is_stopped = True
                 yield Finding(run_id, seq, "stopped", "budget", why)
         turns, steps = event.turn + 1, event.idx + 1
-        verdict = envelope.overspends(event.tool, event.idx, called) or verdict_on(event, envelope, tools)
-        match verdict:
+        match verdict_on(event, envelope, tools, called):
             case Refused(rule, why):
                 yield Finding(run_id, seq, "refused", rule, why, event.idx, event.tool)
                 continue
@@ -116,11 +116,14 @@ def audited(
         called[event.tool] += 1
 
 
-def verdict_on(event: LlmDecided, envelope: Envelope, tools: Mapping[str, Tool]) -> Refused | Asks | None:
-    """Return what the envelope says of a call, whatever was spent before it."""
+def verdict_on(
+    event: LlmDecided, envelope: Envelope, tools: Mapping[str, Tool], called: Mapping[str, int]
+) -> Verdict:
+    """Return what the envelope says of a call, after so many of each tool."""
     tool = tools.get(event.tool)
-    try:
-        args = decode(event.args) if tool is None else tool.as_called(event.args)
-    except BadArguments:
-        args = decode(event.args)  # they fitted the tool of that time, or were refused
-    return envelope.judge(event.tool, args)
+    args = decode(event.args)
+    if tool is None:
+        return envelope.judge_any([event.tool], event.idx, args, called)
+    with suppress(BadArguments):  # they fitted the tool of that time, or were refused
+        args = tool.as_called(event.args)
+    return envelope.judge_any(tool.names, event.idx, args, called)
