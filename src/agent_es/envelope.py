@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, AwareDatetime, Field, NonNegativeInt, ValidationError
 
 from agent_es.errors import BadEnvelope
-from agent_es.limits import Limit, Place, Rules, number_of
+from agent_es.limits import Limit, Place, Rules, number_of, place_of
 from agent_es.values import bounded, canonical, decode, digest, what_is_wrong
 
 ALWAYS = frozenset({"sleep", "wait_for"})
@@ -46,15 +46,16 @@ Verdict = Refused | Asks | None
 
 def _places(named: Mapping[str, Limit]) -> Mapping[str, Limit]:
     for text in named:
-        if not Place.of(text).path:
+        if not place_of(text).path:
             raise ValueError(f"{text!r} names no argument; write it as tool.argument")
     return named
 
 
+@lru_cache(maxsize=1024)
 def _gate_of(text: str) -> tuple[Place, Limit | None]:
     """Return what must be approved: a tool, or a tool where one of its arguments is so."""
     name, *compared = re.split(r"\s*(?=[<>=])", text.strip(), maxsplit=1)
-    place = Place.of(name)
+    place = place_of(name)
     if bool(place.path) != bool(compared):
         raise ValueError(f"{text!r} is no tool, and no condition such as 'refund.amount > 100'")
     return place, Limit.model_validate(compared[0]) if compared else None
@@ -208,7 +209,9 @@ class Envelope(Rules):
         self, names: Sequence[str], idx: int, args: Mapping[str, Any], called: Mapping[str, int]
     ) -> Verdict:
         """Judge a call of a tool that has several names, today's first: a rule about any of them counts."""
-        together = {**called, **dict.fromkeys(names, sum(called.get(name, 0) for name in names))}
+        together = called
+        if len(names) > 1:
+            together = {**called, **dict.fromkeys(names, sum(called.get(name, 0) for name in names))}
         offered = [name for name in names if self.offers(name)] or names[:1]
         verdicts = [self.overspends(name, idx, together) or self.judge(name, args) for name in offered]
         refused = (verdict for verdict in verdicts if isinstance(verdict, Refused))
@@ -228,7 +231,7 @@ class Envelope(Rules):
         if not any(fnmatchcase(tool, name) for name in self.tools):
             return Refused("tools", f"{tool} is outside of {bounded(', '.join(self.tools) or 'no tool', 200)}")
         for named, limit in self.limits.items():
-            place = Place.of(named)
+            place = place_of(named)
             if not place.is_of(tool):
                 continue
             try:
@@ -252,7 +255,7 @@ class Envelope(Rules):
 
         A tool that is not among these may be one of a run that this one starts.
         """
-        for place in [*map(Place.of, self.limits), *(_gate_of(text)[0] for text in self.needs_approval)]:
+        for place in [*map(place_of, self.limits), *(_gate_of(text)[0] for text in self.needs_approval)]:
             tools = [tool for tool in arguments if place.is_of(tool)]
             if place.path and tools and not any(place.path[0] in arguments[tool] for tool in tools):
                 known = ", ".join(sorted({name for tool in tools for name in arguments[tool]})) or "none"

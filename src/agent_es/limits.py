@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
@@ -114,12 +115,11 @@ class Limit(Rules):
         return next(self._wrongs(value), None)
 
     def _wrongs(self, value: Any) -> Iterator[str]:
-        said = bounded(repr(value), 100)
         bounds = (self.at_least, self.at_most, self.more_than, self.less_than)
         if any(bound is not None for bound in bounds):
-            yield from self._out_of_bounds(number_of(value), said)
+            yield from self._out_of_bounds(value)
         if self.one_of is not None and not any(_is_alike(value, known) for known in self.one_of):
-            yield f"{said} is none of {bounded(', '.join(map(repr, self.one_of)), 200)}"
+            yield f"{_said(value)} is none of {bounded(', '.join(map(repr, self.one_of)), 200)}"
         text = value if isinstance(value, str) else None
         for part, holds in (
             (self.pattern, text is not None and re.fullmatch(self.pattern or "", text) is not None),
@@ -128,11 +128,12 @@ class Limit(Rules):
             (self.longest, text is not None and len(text) <= (self.longest or 0)),
         ):
             if part is not None and not holds:
-                yield f"{said} is outside of {bounded(str(part), 200)}"
+                yield f"{_said(value)} is outside of {bounded(str(part), 200)}"
 
-    def _out_of_bounds(self, number: Decimal | None, said: str) -> Iterator[str]:
+    def _out_of_bounds(self, value: Any) -> Iterator[str]:
+        number = number_of(value)
         if number is None:
-            yield f"{said} is no number"
+            yield f"{_said(value)} is no number"
             return
         for sign, bound, holds in (
             (">=", self.at_least, operator.ge),
@@ -141,7 +142,7 @@ class Limit(Rules):
             ("<", self.less_than, operator.lt),
         ):
             if bound is not None and not holds(number, bound):
-                yield f"{said} is not {sign} {bound}"
+                yield f"{_said(value)} is not {sign} {bound}"
 
     def _leads_to_a_host(self, url: str) -> bool:
         if _STRANGE.search(url):
@@ -163,6 +164,11 @@ class Limit(Rules):
         return PurePosixPath(path).is_relative_to(self.under or "")
 
 
+def _said(value: Any) -> str:
+    """Return a value as a refusal tells it."""
+    return bounded(repr(value), 100)
+
+
 def _is_alike(value: Any, known: Any) -> bool:
     """Whether two JSON values are the same: of one type, and a number however it is written."""
     if isinstance(value, bool) or isinstance(known, bool):
@@ -179,14 +185,6 @@ class Place:
 
     tools: str
     path: tuple[str, ...]
-
-    @classmethod
-    def of(cls, text: str) -> Self:
-        """Return the place that a text names; raise ``ValueError``."""
-        tools, *path = text.split(".")
-        if not tools or not all(path):
-            raise ValueError(f"{text!r} is no tool, and no tool.argument")
-        return cls(tools, tuple(path))
 
     def is_of(self, tool: str) -> bool:
         """Whether a tool is one of these."""
@@ -207,3 +205,12 @@ class Place:
                         inner.append(item[name])
             found = inner
         return [item for value in found for item in (value if isinstance(value, list) else [value])]
+
+
+@lru_cache(maxsize=1024)
+def place_of(text: str) -> Place:
+    """Return the place that a text names; raise ``ValueError``."""
+    tools, *path = text.split(".")
+    if not tools or not all(path):
+        raise ValueError(f"{text!r} is no tool, and no tool.argument")
+    return Place(tools, tuple(path))

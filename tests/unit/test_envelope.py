@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from agent_es.envelope import Asks, Budget, Envelope, Refused
 from agent_es.errors import BadEnvelope
-from agent_es.limits import Limit, Place
+from agent_es.limits import Limit, place_of
 
 REFUND = Envelope(
     tools=("search_*", "refund"),
@@ -266,14 +266,14 @@ def test_no_child_may_do_what_its_parent_may_not(parent: Envelope, child: Envelo
 
 
 def test_a_place_without_an_argument_names_tools() -> None:
-    assert Place.of("search_*").is_of("search_policy")
-    assert Place.of("refund.order.lines.price").values(
+    assert place_of("search_*").is_of("search_policy")
+    assert place_of("refund.order.lines.price").values(
         {"order": {"lines": [{"price": 1}, {}, {"price": [2, 3]}]}}
     ) == [*(1, 2, 3)]
     with pytest.raises(LookupError, match="there is no lines in 'ORD-1'"):
-        Place.of("refund.order.lines").values({"order": "ORD-1"})
+        place_of("refund.order.lines").values({"order": "ORD-1"})
     with pytest.raises(ValueError, match="no tool"):
-        Place.of("refund..amount")
+        place_of("refund..amount")
 
 
 def test_a_budget_is_no_less_than_nothing() -> None:
