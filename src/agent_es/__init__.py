@@ -7,8 +7,9 @@ if TYPE_CHECKING:
     from agent_es.awaiting import awaitable
     from agent_es.crashpoints import crash_point
     from agent_es.decider import Decider, Decision, Fail, Finish, ScriptedDecider, StartChild, Used
-    from agent_es.envelope import Budget, Envelope, Usage
-    from agent_es.errors import AgentError, KeyMismatch, NotApplied, OutcomeUnknown
+    from agent_es.envelope import Approval, Budget, Envelope, Usage
+    from agent_es.errors import AgentError, AnswerConflict, KeyMismatch, NotApplied, OutcomeUnknown
+    from agent_es.inbox import InboxItem
     from agent_es.limits import Limit
     from agent_es.projections import Projection
     from agent_es.run import AgentRun
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from agent_es.store import RunStore
     from agent_es.telemetry import Notice
     from agent_es.tools import CallTool, DidNotHappen, Effect, Happened, Retry, ToolContext, ToolSpec, tool
-    from agent_es.waits import Sleep, WaitFor, Woken
+    from agent_es.waits import Ask, Sleep, WaitFor, Woken
     from agent_es.worker import Worker
 
 __version__ = "0.1.0"
@@ -25,6 +26,9 @@ __version__ = "0.1.0"
 _HOME = {
     "AgentError": "errors",
     "AgentRun": "run",
+    "AnswerConflict": "errors",
+    "Approval": "envelope",
+    "Ask": "waits",
     "Budget": "envelope",
     "CallTool": "tools",
     "Decider": "decider",
@@ -35,6 +39,7 @@ _HOME = {
     "Fail": "decider",
     "Finish": "decider",
     "Happened": "tools",
+    "InboxItem": "inbox",
     "KeyMismatch": "errors",
     "Limit": "limits",
     "NotApplied": "errors",
@@ -66,6 +71,9 @@ _HOME = {
 __all__ = [
     "AgentError",
     "AgentRun",
+    "AnswerConflict",
+    "Approval",
+    "Ask",
     "Budget",
     "CallTool",
     "Decider",
@@ -76,6 +84,7 @@ __all__ = [
     "Fail",
     "Finish",
     "Happened",
+    "InboxItem",
     "KeyMismatch",
     "Limit",
     "NotApplied",

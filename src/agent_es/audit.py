@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from agent_es.envelope import Asks, Envelope, Refused, Usage, Verdict
+from agent_es.envelope import ALWAYS, Asks, Envelope, Refused, Usage, Verdict
 from agent_es.errors import BadArguments, RunUnreadable
 from agent_es.events import AnyEvent, LlmDecided, RunStarted, UsageRecorded
 from agent_es.store import RunStore
@@ -121,6 +121,8 @@ def verdict_on(
 ) -> Verdict:
     """Return what the envelope says of a call, after so many of each tool."""
     tool = tools.get(event.tool)
+    if event.tool in ALWAYS and tool is None:
+        return None
     args = decode(event.args)
     if tool is None:
         return envelope.judge_any([event.tool], event.idx, args, called)

@@ -14,7 +14,7 @@ from agent_es.run import AgentRun
 from agent_es.state import RunState
 from agent_es.tools import CallTool, ToolSpec
 from agent_es.values import decode
-from agent_es.waits import Sleep, WaitFor
+from agent_es.waits import Ask, Sleep, WaitFor
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Used:
             raise BadDecision(f"a decision took {self.tokens!r} tokens and {self.cost!r}: {error}") from None
 
 
-Call = CallTool | Sleep | WaitFor | StartChild
+Call = CallTool | Sleep | WaitFor | Ask | StartChild
 """What becomes one step."""
 
 Decision = Call | Sequence[Call] | Finish | Fail

@@ -7,7 +7,7 @@ Rule 4: nothing that is nested in another envelope may do more than that one: bo
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -15,14 +15,23 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, AwareDatetime, Field, NonNegativeInt, ValidationError
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    ValidationError,
+    field_validator,
+)
 
 from agent_es.errors import BadEnvelope
 from agent_es.limits import Limit, Place, Rules, number_of, place_of
 from agent_es.values import bounded, canonical, decode, digest, what_is_wrong
 
-ALWAYS = frozenset({"sleep", "wait_for"})
-"""What has no effect, and is outside of no envelope: how long a run may take is its budget's affair."""
+ALWAYS = frozenset({"sleep", "wait_for", "ask_person"})
+"""What waits are called: they have no effect, and are outside of no envelope; how long a run may take is its budget's
+affair.  A tool of such a name is judged like any other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +42,51 @@ class Refused:
     why: str
 
 
+class Approval(Rules):
+    """A call that a person must say yes to: which, who may, how many must, and by when."""
+
+    call: str
+    """A tool, or a condition such as ``refund.amount > 100``."""
+    by: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """Who may answer: names, or patterns of names; anybody, where there are none."""
+    people: PositiveInt = 1
+    """How many different people must say yes: 2 for four eyes."""
+    within: Annotated[timedelta, Field(gt=timedelta(0))] | None = None
+    """How long a question stands; without it, for ever."""
+    then: Literal["deny", "park"] = "deny"
+    """What happens after that: the decider is told, and with ``park`` a person must see to the run as well."""
+
+    @field_validator("call")
+    @classmethod
+    def _names_a_call(cls, text: str) -> str:
+        _gate_of(text)
+        return text
+
+
 @dataclass(frozen=True, slots=True)
 class Asks:
-    """A call that a person must approve: by which of the envelope's rules."""
+    """A call that a person must say yes to, as all the rules that ask for it want it."""
 
     rule: str
+    by: tuple[tuple[str, ...], ...] = ()
+    """A person may answer whom each of these groups names."""
+    people: int = 1
+    within: timedelta | None = None
+    then: Literal["deny", "park"] = "deny"
+
+    @classmethod
+    def all_of(cls, rules: Iterable[Approval]) -> "Asks | None":
+        """Return what several rules ask for together: what the strictest of them does; None without any."""
+        each = [*rules]
+        if not each:
+            return None
+        return cls(
+            "; ".join(dict.fromkeys(f"needs_approval: {rule.call}" for rule in each)),
+            by=tuple(dict.fromkeys(rule.by for rule in each if rule.by)),
+            people=max(rule.people for rule in each),
+            within=min((rule.within for rule in each if rule.within is not None), default=None),
+            then="park" if any(rule.then == "park" for rule in each) else "deny",
+        )
 
 
 Verdict = Refused | Asks | None
@@ -61,10 +110,16 @@ def _gate_of(text: str) -> tuple[Place, Limit | None]:
     return place, Limit.model_validate(compared[0]) if compared else None
 
 
-def _gates(texts: tuple[str, ...]) -> tuple[str, ...]:
-    for text in texts:
-        _gate_of(text)
-    return texts
+def _gates(rules: "tuple[str | Approval, ...]") -> "tuple[str | Approval, ...]":
+    for rule in rules:
+        if isinstance(rule, str):
+            _gate_of(rule)
+    return rules
+
+
+@lru_cache(maxsize=1024)
+def _approval_of(text: str) -> Approval:
+    return Approval(call=text)
 
 
 MOST = 10**9
@@ -138,8 +193,8 @@ class Envelope(Rules):
     limits: Annotated[Mapping[str, Limit], AfterValidator(_places)] = Field(default_factory=dict)
     """By ``tool.argument``, or further in by ``tool.argument.field``; of a list, each item."""
     budget: Budget = Budget()
-    needs_approval: Annotated[tuple[str, ...], AfterValidator(_gates)] = ()
-    """Tools, or conditions such as ``refund.amount > 100``."""
+    needs_approval: Annotated[tuple[str | Approval, ...], AfterValidator(_gates)] = ()
+    """Tools, conditions such as ``refund.amount > 100``, or an ``Approval``, which also says who must say yes."""
     on_refusal: Literal["tell", "fail"] = "tell"
     """Whether the decider is told of a refusal, or the run ends there."""
     owner: str | None = None
@@ -200,8 +255,7 @@ class Envelope(Rules):
     def offers(self, *names: str) -> bool:
         """Whether a tool of one of these names may be called at all."""
         return any(
-            name in ALWAYS
-            or all(any(fnmatchcase(name, known) for known in envelope.tools) for envelope in self.chain)
+            all(any(fnmatchcase(name, known) for known in envelope.tools) for envelope in self.chain)
             for name in names
         )
 
@@ -213,18 +267,23 @@ class Envelope(Rules):
         if len(names) > 1:
             together = {**called, **dict.fromkeys(names, sum(called.get(name, 0) for name in names))}
         offered = [name for name in names if self.offers(name)] or names[:1]
-        verdicts = [self.overspends(name, idx, together) or self.judge(name, args) for name in offered]
-        refused = (verdict for verdict in verdicts if isinstance(verdict, Refused))
-        return next(refused, next((verdict for verdict in verdicts if verdict), None))
+        for name in offered:
+            if refused := self.overspends(name, idx, together) or self.refused(name, args):
+                return refused
+        return Asks.all_of(rule for name in offered for rule in self.approvals(name, args))
 
     def judge(self, tool: str, args: Mapping[str, Any]) -> Verdict:
         """Say whether a call may be made, with these arguments as JSON reads them, defaults among them."""
-        if tool in ALWAYS:
-            return None
+        return self.refused(tool, args) or Asks.all_of(self.approvals(tool, args))
+
+    def refused(self, tool: str, args: Mapping[str, Any]) -> Refused | None:
+        """Say whether a call may not be made, whoever says yes to it."""
+        return next((refused for envelope in self.chain if (refused := envelope.refuses(tool, args))), None)
+
+    def approvals(self, tool: str, args: Mapping[str, Any]) -> Iterator[Approval]:
+        """Yield the rules, of this one and of those that it lies in, that ask for a person's yes to a call."""
         for envelope in self.chain:
-            if refused := envelope.refuses(tool, args):
-                return refused
-        return next((asks for envelope in self.chain if (asks := envelope.asks(tool, args))), None)
+            yield from envelope.asks(tool, args)
 
     def refuses(self, tool: str, args: Mapping[str, Any]) -> Refused | None:
         """Say whether this envelope refuses a call, whatever those say that it lies in."""
@@ -242,20 +301,24 @@ class Envelope(Rules):
                 return Refused(f"limits: {named}", wrongs[0])
         return None
 
-    def asks(self, tool: str, args: Mapping[str, Any]) -> Asks | None:
-        """Say whether this envelope asks for a person, whatever those say that it lies in."""
-        for text in self.needs_approval:
-            place, condition = _gate_of(text)
+    def asks(self, tool: str, args: Mapping[str, Any]) -> Iterator[Approval]:
+        """Yield the rules of this envelope that ask for a person, whatever those say that it lies in."""
+        for rule in self._approvals:
+            place, condition = _gate_of(rule.call)
             if place.is_of(tool) and (condition is None or _may_hold(condition, place, args)):
-                return Asks(f"needs_approval: {text}")
-        return None
+                yield rule
+
+    @property
+    def _approvals(self) -> Iterator[Approval]:
+        for rule in self.needs_approval:
+            yield _approval_of(rule) if isinstance(rule, str) else rule
 
     def check(self, arguments: Mapping[str, Collection[str]]) -> None:
         """Raise ``BadEnvelope`` where it names an argument that a tool does not have; ``arguments`` are each tool's.
 
         A tool that is not among these may be one of a run that this one starts.
         """
-        for place in [*map(place_of, self.limits), *(_gate_of(text)[0] for text in self.needs_approval)]:
+        for place in [*map(place_of, self.limits), *(_gate_of(rule.call)[0] for rule in self._approvals)]:
             tools = [tool for tool in arguments if place.is_of(tool)]
             if place.path and tools and not any(place.path[0] in arguments[tool] for tool in tools):
                 known = ", ".join(sorted({name for tool in tools for name in arguments[tool]})) or "none"

@@ -104,6 +104,10 @@ class BadSettlement(DefinitionError):
     """A doubt cannot be settled like that; nothing was recorded."""
 
 
+class BadAnswer(DefinitionError):
+    """A person's answer answers nothing that was asked, or cannot be kept; nothing was recorded."""
+
+
 class BadRunId(DefinitionError):
     """A run id is a text of 1 to 200 characters, without NUL and without halves of characters."""
 
@@ -138,6 +142,14 @@ class RunConflict(RunError):
 
 class SignalConflict(RunError):
     """A delivery of that id brought something else to this run; nothing was recorded."""
+
+
+class AnswerConflict(RunError):
+    """Somebody has answered before, or the time for it is over; nothing was recorded."""
+
+
+class NotAllowed(RunError):
+    """This person may not do that to this run; nothing was recorded."""
 
 
 class RunMoved(RunError):

@@ -149,10 +149,82 @@ class ApprovalRequested(Event):
 
     idx: int
     tool: str
-    rule: str
-    """Which rule of the envelope asks for it."""
+    args: JsonText
+    """What the body would get, with the defaults of the code that asked: what a person is shown, and what runs."""
+    key: str | None
     digest: str
-    """Of the tool, its arguments and its key: what is approved is this, and nothing else."""
+    """Of the tool, these arguments and the key: what is approved is this, and nothing else."""
+    rule: str
+    """Which rules of the envelope ask for it."""
+    by: tuple[tuple[str, ...], ...] = ()
+    """Who may answer: a person whom each of these groups names, by a pattern."""
+    people: int = 1
+    """How many different people must say yes."""
+    expires_at: AwareDatetime | None = None
+    then: Literal["deny", "park"] = "deny"
+    """What happens then: the decider sees that nobody answered, and with ``park``, a person must see to the run."""
+
+
+@final
+class ApprovalGranted(Event):
+    """A person said yes to a call, to its arguments as they were shown or to those that the person gave instead."""
+
+    idx: int
+    tool: str
+    digest: str
+    """Of what the person said yes to."""
+    by: str
+    args: JsonText | None = None
+    """The arguments that the person gave; what others said yes to before counts no more."""
+    key: str | None = None
+    """The key that those have."""
+    keyed_as: str | None = None
+    """The name under which that key is held, where the tool has had another."""
+    reason: str = ""
+
+
+@final
+class ApprovalDenied(Event):
+    """A person said no to a call, or nobody answered in time: its body is not called, and the decider sees why."""
+
+    idx: int
+    tool: str
+    digest: str
+    by: str
+    reason: str
+    is_expired: bool = False
+
+
+@final
+class QuestionAnswered(Event):
+    """A person answered what the decider had asked."""
+
+    idx: int
+    answer: JsonText
+    by: str
+
+
+@final
+class Steered(Event):
+    """A person has something to say, which the decider sees before it decides again."""
+
+    text: str
+    by: str
+
+
+@final
+class Paused(Event):
+    """A person stopped the run: what is under way is recorded, and nothing else begins."""
+
+    by: str
+    reason: str
+
+
+@final
+class Resumed(Event):
+    """A person let a paused run go on."""
+
+    by: str
 
 
 @final
@@ -273,6 +345,7 @@ class CompensationBegan(Event):
     """The finished effects of the run are to be undone, the last one first."""
 
     by: str
+    reason: str = ""
 
 
 @final
@@ -302,6 +375,12 @@ AnyEvent = (
     | StepRefused
     | CallDelayed
     | ApprovalRequested
+    | ApprovalGranted
+    | ApprovalDenied
+    | QuestionAnswered
+    | Steered
+    | Paused
+    | Resumed
     | ToolResult
     | ToolFailed
     | StepInDoubt

@@ -4,6 +4,8 @@ from typing import assert_never
 
 from agent_es.events import (
     AnyEvent,
+    ApprovalDenied,
+    ApprovalGranted,
     ApprovalRequested,
     BudgetReserved,
     CallDelayed,
@@ -15,10 +17,14 @@ from agent_es.events import (
     Finished,
     LlmDecided,
     Parked,
+    Paused,
+    QuestionAnswered,
     Requeued,
+    Resumed,
     RunFailed,
     RunStarted,
     SignalReceived,
+    Steered,
     StepInDoubt,
     StepRefused,
     ToolFailed,
@@ -28,6 +34,7 @@ from agent_es.events import (
     WaitEnded,
 )
 from agent_es.telemetry import Kind, Notice
+from agent_es.waits import ASKED
 
 
 def notice_of(run_id: str, event: AnyEvent) -> Notice:  # noqa: C901, PLR0912, PLR0915  # one branch per event
@@ -46,6 +53,18 @@ def notice_of(run_id: str, event: AnyEvent) -> Notice:  # noqa: C901, PLR0912, P
             kind, text = "delayed", f"until {event.until:%Y-%m-%dT%H:%M:%SZ}"
         case ApprovalRequested():
             kind, text = "approval_requested", event.rule
+        case ApprovalGranted():
+            kind, text = "approved", f"by {event.by}" + (f" with {event.args}" if event.args is not None else "")
+        case ApprovalDenied():
+            kind, text = "denied", f"by {event.by}: {event.reason}"
+        case QuestionAnswered():
+            kind, text = "answered", f"{event.answer} by {event.by}"
+        case Steered():
+            kind, text = "steered", f"by {event.by}: {event.text}"
+        case Paused():
+            kind, text = "paused", f"by {event.by}" + (f": {event.reason}" if event.reason else "")
+        case Resumed():
+            kind, text = "let_go_on", f"by {event.by}"
         case ToolResult():
             kind, text = "completed", event.result
         case ToolFailed():
@@ -55,7 +74,9 @@ def notice_of(run_id: str, event: AnyEvent) -> Notice:  # noqa: C901, PLR0912, P
         case DoubtSettled():
             kind, text = "settled", f"{event.outcome}, by {event.by}"
         case WaitBegan():
-            on = event.signal and f"for {event.signal!r}", event.child and f"for the end of run {event.child}"
+            is_question = event.signal is not None and event.signal.startswith(ASKED)
+            signal = "for a person's answer" if is_question else event.signal and f"for {event.signal!r}"
+            on = signal, event.child and f"for the end of run {event.child}"
             until = event.wake_at and f"until {event.wake_at:%Y-%m-%dT%H:%M:%SZ}"
             kind, text = "waiting", " ".join(part for part in (*on, until) if part)
         case WaitEnded():

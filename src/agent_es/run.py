@@ -6,7 +6,7 @@ Rule 3: pending events stay pending until the store says that they are durable.
 Rule 4: in a tool, ``self`` is a frozen view: no command, no new attribute, safe between threads.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -23,6 +23,8 @@ from agent_es.errors import BadAgent, IllegalEvent
 from agent_es.events import (
     MAX_RUN_ID,
     AnyEvent,
+    ApprovalDenied,
+    ApprovalGranted,
     ApprovalRequested,
     BudgetReserved,
     CallDelayed,
@@ -35,11 +37,15 @@ from agent_es.events import (
     Finished,
     LlmDecided,
     Parked,
+    Paused,
+    QuestionAnswered,
     Requeued,
+    Resumed,
     RunFailed,
     RunStarted,
     Settlement,
     SignalReceived,
+    Steered,
     StepInDoubt,
     StepRefused,
     ToolFailed,
@@ -54,7 +60,7 @@ from agent_es.owners import Lease
 from agent_es.state import RunState, Status, Step, evolve, fold
 from agent_es.tools import CallTool, Failed, Retry, Tool, Unknown
 from agent_es.values import bounded, canonical, decode, digest, valid_unicode
-from agent_es.waits import Sleep, Wait, WaitFor, check_tag, instant
+from agent_es.waits import ASKED, Ask, Sleep, Wait, WaitFor, check_tag, instant
 
 Clock = Callable[[int], datetime]
 """Gives the time of the event with that ``seq``, in UTC; tests freeze it."""
@@ -66,14 +72,20 @@ _MOVES: frozenset[type[Event]] = frozenset(
     (LlmDecided, Finished, RunFailed, Parked, CompensationBegan, BudgetReserved, UsageRecorded)
 )
 _GATES: frozenset[type[Event]] = frozenset((StepRefused, ApprovalRequested, CallDelayed))
-_ARRIVALS: frozenset[type[Event]] = frozenset((SignalReceived, Cancelled, EnvelopeChanged))
+_ARRIVALS: frozenset[type[Event]] = frozenset(
+    (SignalReceived, Cancelled, EnvelopeChanged, Steered, Paused, CompensationBegan)
+)
+_ANSWERS: frozenset[type[Event]] = frozenset((ApprovalGranted, ApprovalDenied, QuestionAnswered))
 
 LEGAL: Mapping[Status, frozenset[type[Event]]] = {
-    Status.PENDING: (_MOVES | _ARRIVALS) - {CompensationBegan},
-    Status.RUNNING: _MOVES | _OUTCOMES | _GATES | _ARRIVALS | {WaitBegan, WaitEnded, CompensationEnded},
-    Status.WAITING: _OUTCOMES | _ARRIVALS | {WaitBegan, WaitEnded, Parked, Requeued},
+    Status.PENDING: _MOVES | _ARRIVALS,
+    Status.RUNNING: _MOVES | _OUTCOMES | _GATES | _ARRIVALS | _ANSWERS | {WaitBegan, WaitEnded, CompensationEnded},
+    Status.WAITING: _OUTCOMES
+    | _ARRIVALS
+    | _ANSWERS
+    | {WaitBegan, WaitEnded, Parked, Requeued, Resumed, UsageRecorded},
     Status.DONE: frozenset((CompensationBegan,)),
-    Status.FAILED: frozenset((CompensationBegan, Requeued, EnvelopeChanged)),
+    Status.FAILED: frozenset((CompensationBegan, Requeued, EnvelopeChanged, Steered)),
     Status.CANCELLED: _OUTCOMES,
 }
 """What may happen next, by status.  What was under way when a run was cancelled is still recorded."""
@@ -102,7 +114,9 @@ class Planned:
     refused: Refused | None = None
     """Why the run's envelope does not allow the call."""
     asks: Asks | None = None
-    """Which rule of the envelope asks a person first."""
+    """What the envelope asks a person for first."""
+    shown: str = ""
+    """The arguments that a person is asked about: what the body would get."""
 
     @property
     def is_made(self) -> bool:
@@ -113,7 +127,12 @@ class Planned:
     @property
     def digest(self) -> str:
         """What names exactly this call: its tool, its arguments and its key."""
-        return digest(canonical([self.call.tool, self.args, self.key]))
+        return call_digest(self.call.tool, self.shown or self.args, self.key)
+
+
+def call_digest(tool: str, args_json: str, key: str | None) -> str:
+    """Return what names exactly this call: what a person says yes to."""
+    return digest(canonical([tool, args_json, key]))
 
 
 class AgentClass(MetaAggregate["AgentRun"]):
@@ -328,14 +347,32 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
             elif planned.refusal:
                 self.record_failure(idx, planned.refusal)
             elif planned.asks and planned.is_made:
-                named = {"rule": planned.asks.rule, "digest": planned.digest}
-                self.trigger_event(ApprovalRequested, idx=idx, tool=planned.call.tool, **named)
+                self._ask_for(idx, planned, planned.asks)
             elif planned.answer is not None:
                 self.trigger_event(ToolResult, idx=idx, tool=planned.call.tool, attempt=0, result=planned.answer)
             elif planned.wait is not None:
                 self.record_wait_of(idx, planned.wait)
             elif planned.is_child:
                 self.trigger_event(WaitBegan, idx=idx, child=child_id(self._state.run_id, idx))
+
+    def _ask_for(self, idx: int, planned: Planned, asks: Asks) -> None:
+        try:
+            expires_at = None if asks.within is None else self.now + asks.within
+        except OverflowError:  # nobody waits that long
+            expires_at = None
+        self.trigger_event(
+            ApprovalRequested,
+            idx=idx,
+            tool=planned.call.tool,
+            args=planned.shown or planned.args,
+            key=planned.key,
+            digest=planned.digest,
+            rule=asks.rule,
+            by=asks.by,
+            people=asks.people,
+            expires_at=expires_at,
+            then=asks.then,
+        )
 
     def record_reserved(self, usage: Usage) -> None:
         """Record what is set aside before the decider is asked."""
@@ -412,13 +449,13 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
             self._started(idx, attempt)
         elif step.status != "queued" or step.key is not None:
             raise IllegalEvent(f"run {self._state.run_id}: step {idx} is {step.status}, and does not begin to wait")
-        until = wait.timeout if isinstance(wait, WaitFor) else wait.until
+        until = wait.until if isinstance(wait, Sleep) else wait.timeout
         self.trigger_event(
             WaitBegan,
             idx=idx,
             attempt=step.attempt if is_asked else None,
             wake_at=None if until is None else instant(until, self.now).astimezone(AS_READ),
-            signal=wait.signal if isinstance(wait, WaitFor) else None,
+            signal=_awaited(wait, idx),
         )
 
     def record_wait_ended(self, idx: int, received: int | None = None) -> None:
@@ -439,6 +476,59 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
     def record_cancelled(self, by: str, reason: str) -> None:
         """End the run from outside."""
         self.trigger_event(Cancelled, by=by, reason=bounded(reason))
+
+    def record_undoing(self, by: str, reason: str) -> None:
+        """Let the run end by undoing its finished effects, once what is under way has come to its end."""
+        if self._state.compensating:
+            raise IllegalEvent(f"run {self._state.run_id} undoes its effects already")
+        self.trigger_event(CompensationBegan, by=by, reason=bounded(reason))
+
+    def record_granted(
+        self, idx: int, by: str, *, edited: tuple[str, str | None, str | None] | None = None, reason: str = ""
+    ) -> None:
+        """Record a person's yes to a gated step, as it was shown or with other arguments, their key and its name."""
+        step = self._gated(idx)
+        gate = step.approval
+        fields: dict[str, Any] = {"digest": gate and gate.digest}
+        if edited is not None:
+            args, key, keyed_as = edited
+            digest = call_digest(step.tool, args, key)
+            fields = {"digest": digest, "args": args, "key": key, "keyed_as": keyed_as}
+        self.trigger_event(ApprovalGranted, idx=idx, tool=step.tool, by=by, reason=bounded(reason), **fields)
+
+    def record_denied(self, idx: int, by: str, reason: str, *, is_expired: bool = False) -> None:
+        """Record a person's no to a gated step, or that nobody answered in time."""
+        step = self._gated(idx)
+        values = {"digest": step.approval and step.approval.digest, "reason": bounded(reason)}
+        self.trigger_event(ApprovalDenied, idx=idx, tool=step.tool, by=by, is_expired=is_expired, **values)
+
+    def _gated(self, idx: int) -> Step:
+        step = self._open(idx)
+        if step.status != "gated":
+            raise IllegalEvent(f"run {self._state.run_id}: step {idx} is {step.status}, and waits for nobody's yes")
+        return step
+
+    def record_answered(self, idx: int, answer_json: str, by: str) -> None:
+        """Record what a person answers to a question."""
+        if idx not in [step.idx for step in self._state.questions]:
+            raise IllegalEvent(f"run {self._state.run_id}: step {idx} asks nobody anything")
+        self.trigger_event(QuestionAnswered, idx=idx, answer=answer_json, by=by)
+
+    def record_steered(self, text: str, by: str) -> None:
+        """Record what a person has to say: the decider sees it before it decides again."""
+        self.trigger_event(Steered, text=text, by=by)
+
+    def record_paused(self, by: str, reason: str) -> None:
+        """Stop the run, until somebody lets it go on."""
+        if self._state.paused is not None:
+            raise IllegalEvent(f"run {self._state.run_id} is paused already, {self._state.paused}")
+        self.trigger_event(Paused, by=by, reason=bounded(reason))
+
+    def record_resumed(self, by: str) -> None:
+        """Let a paused run go on."""
+        if self._state.paused is None:
+            raise IllegalEvent(f"run {self._state.run_id} is not paused")
+        self.trigger_event(Resumed, by=by)
 
     def record_envelope(self, envelope: Envelope, by: str, reason: str) -> None:
         """Record that a person gave the run another envelope."""
@@ -538,18 +628,52 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
     def catch_up(self, events: Sequence[AnyEvent]) -> None:
         """Take in what others recorded meanwhile; what is pending comes after it.
 
-        Raises ``IllegalEvent`` where it cannot happen any more.
+        What a decider said before a person had said something is not recorded: it is asked again.  Nor is what a
+        person's answer came before, or a start once the run is paused.  Raises ``IllegalEvent`` where something else
+        cannot happen any more.
         """
         pending = self.pending
         self.discard()
         self._state = self._recorded = fold(events, self._recorded)
         self._version = self._state.version
         before: AnyEvent | None = None
+        is_heard = any(isinstance(event, Steered | Paused | CompensationBegan) for event in events)
+        dropped: set[int] = set()
         for event in pending:
+            if self._is_overtaken(event, dropped, is_heard=is_heard):
+                continue
             if why := misfit(self._state, event, before):
                 raise IllegalEvent(f"run {self._state.run_id}: {type(event).__name__}: {why}")
             self.trigger_event(type(event), **self._as_of_now(event))
             before = event
+
+    def _is_overtaken(self, event: AnyEvent, dropped: set[int], *, is_heard: bool) -> bool:
+        """Say whether an event that is pending is not to be recorded any more; note the step that goes with it.
+
+        ``is_heard`` says that a person has said something that a decider must know before it decides.
+        """
+        idx = getattr(event, "idx", None)
+        if idx in dropped:
+            return True
+        steps = self._state.steps
+        match event:
+            case LlmDecided(idx=new) if new >= len(steps):
+                is_overtaken = is_heard
+                if is_heard:
+                    dropped.add(new)
+            case LlmDecided():
+                is_overtaken = is_heard and self._state.is_held
+            case Finished() | RunFailed():
+                is_overtaken = is_heard
+            case BudgetReserved():
+                is_overtaken = is_heard and (self._state.is_held or self._state.compensating)
+            case ApprovalDenied():
+                is_overtaken = steps[event.idx].status != "gated"
+            case WaitEnded(idx=int(waited)):
+                is_overtaken = not steps[waited].is_open
+            case _:
+                is_overtaken = False
+        return is_overtaken
 
     def _as_of_now(self, event: AnyEvent) -> dict[str, Any]:
         """Return what an event says that is triggered again: a signal that is there by now ends its wait."""
@@ -595,6 +719,18 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
             raise IllegalEvent(f"run {self._state.run_id}: {event_class.__name__} cannot happen while steps are open")
 
 
+def agents_called(name: str, among: Iterable[type[AgentRun]] | None = None) -> set[type[AgentRun]]:
+    """Return the classes of agents of that name: all that the program defines, or some of ``among``."""
+    return {agent for agent in (_agents() if among is None else among) if agent.agent_name == name}
+
+
+def _agents() -> Iterator[type[AgentRun]]:
+    found: list[type[AgentRun]] = [AgentRun]
+    while found:
+        yield (agent := found.pop())
+        found += agent.__subclasses__()
+
+
 def child_id(parent: str, idx: int) -> str:
     """Return the id of the run that a step starts: the same at every attempt.
 
@@ -603,6 +739,17 @@ def child_id(parent: str, idx: int) -> str:
     """
     plain = f"{parent}.{idx}"
     return plain if len(plain) <= MAX_RUN_ID else f"{parent[:100]}.{digest(plain)}"
+
+
+def _awaited(wait: Wait, idx: int) -> str | None:
+    """Return the name of the signal that ends a wait; an answer to a question is of its step alone."""
+    match wait:
+        case WaitFor(signal=signal):
+            return signal
+        case Ask():
+            return f"{ASKED}{idx}"
+        case Sleep():
+            return None
 
 
 def wait_of(event: WaitBegan) -> Wait:
@@ -630,28 +777,27 @@ def check_legal(run_id: str, events: Sequence[AnyEvent]) -> None:
 
 def misfit(state: RunState, event: AnyEvent, before: AnyEvent | None) -> str | None:
     """Say what is wrong with an event that is legal by the status."""
-    if isinstance(event, Finished | RunFailed | CompensationBegan | CompensationEnded):
-        is_idle = isinstance(event, CompensationEnded) and not state.compensating
-        return "steps are open" if state.open_steps else "it undoes nothing" if is_idle else None
-    if isinstance(event, WaitBegan | WaitEnded | Requeued):
-        return (
-            _misfit_wait(state, event)
-            if isinstance(event, Requeued) or event.idx is None
-            else _misfit_step(state, event)
-        )
     if isinstance(event, LlmDecided):
         step = next((step for step in state.open_steps if step.idx == event.idx), None)
         return _misfit_decision(state, event, before) if step is None else _misfit_attempt(step, event)
-    if isinstance(event, StepRefused | ApprovalRequested):
-        return _misfit_gate(state, event)
-    if isinstance(event, CallDelayed):
-        step = next((step for step in state.open_steps if step.idx == event.idx), None)
-        is_there = step is not None and step.status in ("queued", "retrying") and step.tool == event.tool
-        return None if is_there else f"step {event.idx} is not to start"
-    return _misfit_outcome(state, event) if isinstance(event, StepEvent) else None
+    check = _MISFITS.get(type(event))
+    return None if check is None else check(state, event)
+
+
+def _misfit_end(state: RunState, event: Finished | RunFailed | CompensationEnded) -> str | None:
+    is_idle = isinstance(event, CompensationEnded) and not state.compensating
+    return "steps are open" if state.open_steps else "it undoes nothing" if is_idle else None
+
+
+def _misfit_delay(state: RunState, event: CallDelayed) -> str | None:
+    step = next((step for step in state.open_steps if step.idx == event.idx), None)
+    is_there = step is not None and step.status in ("queued", "retrying") and step.tool == event.tool
+    return None if is_there else f"step {event.idx} is not to start"
 
 
 def _misfit_wait(state: RunState, event: WaitBegan | WaitEnded | Requeued) -> str | None:
+    if not isinstance(event, Requeued) and event.idx is not None:
+        return _misfit_step(state, event)
     statuses = {step.status for step in state.open_steps}
     match event:
         case WaitBegan():
@@ -672,6 +818,8 @@ def _misfit_step(state: RunState, event: WaitBegan | WaitEnded) -> str | None:
         decided = step.status == "queued" and step.attempt == 0 and step.key is None and event.attempt is None
         asked = step.status in ("started", "in_doubt", "retrying") and event.attempt == step.attempt
         is_child = event.child in (None, child_id(state.run_id, step.idx))
+        if event.signal is not None and event.signal.startswith(ASKED) and event.signal != f"{ASKED}{step.idx}":
+            return f"the answer to step {step.idx} has another name"
         return None if (decided or asked) and is_child else f"step {step.idx} is {step.status}"
     if step.status != "waiting":
         return f"step {step.idx} is {step.status}"
@@ -686,6 +834,30 @@ def _misfit_gate(state: RunState, event: StepRefused | ApprovalRequested) -> str
     if step is None or (event.tool, step.status, step.attempt) != (step.tool, "queued", 0):
         return f"step {event.idx} is not one that was just decided"
     return f"step {event.idx} has a key" if isinstance(event, StepRefused) and step.key is not None else None
+
+
+def _misfit_order(state: RunState, event: Paused | Resumed | CompensationBegan) -> str | None:
+    match event:
+        case Paused():
+            return None if state.paused is None else "it is paused already"
+        case Resumed():
+            return "it is not paused" if state.paused is None else None
+        case CompensationBegan():
+            return "it undoes its effects already" if state.compensating else None
+
+
+def _misfit_answer(state: RunState, event: ApprovalGranted | ApprovalDenied | QuestionAnswered) -> str | None:
+    """Say what is wrong with what a person says about a step."""
+    step = next((step for step in state.open_steps if step.idx == event.idx), None)
+    if isinstance(event, QuestionAnswered):
+        return None if step is not None and step.asks_person else f"step {event.idx} asks nobody anything"
+    gate = step and step.approval
+    if step is None or gate is None or (step.status, step.tool) != ("gated", event.tool):
+        return f"step {event.idx} waits for nobody's yes"
+    if isinstance(event, ApprovalDenied) or event.args is None:
+        return None if event.digest == gate.digest else f"step {event.idx} waits for a yes to {gate.digest}"
+    is_named = event.digest == call_digest(event.tool, event.args, event.key)
+    return None if is_named else f"the digest of step {event.idx} is of something else"
 
 
 def _misfit_outcome(state: RunState, event: StepEvent) -> str | None:
@@ -728,6 +900,17 @@ def _misfit_attempt(step: Step, event: LlmDecided) -> str | None:
     )
     told = (event.turn, event.tool, event.args, event.key, event.call_id, event.undoes, event.keyed_as, event.attempt)
     return None if same == told else f"it is not attempt {step.attempt + 1} at what was decided"
+
+
+_MISFITS: Mapping[type[Event], Callable[[RunState, Any], str | None]] = {
+    **dict.fromkeys((Finished, RunFailed, CompensationEnded), _misfit_end),
+    **dict.fromkeys((WaitBegan, WaitEnded, Requeued), _misfit_wait),
+    **dict.fromkeys((StepRefused, ApprovalRequested), _misfit_gate),
+    **dict.fromkeys((ApprovalGranted, ApprovalDenied, QuestionAnswered), _misfit_answer),
+    **dict.fromkeys((Paused, Resumed, CompensationBegan), _misfit_order),
+    **dict.fromkeys((ToolResult, ToolFailed, StepInDoubt, DoubtSettled), _misfit_outcome),
+    CallDelayed: _misfit_delay,
+}
 
 
 def _refuse_fields(cls: type[AgentRun]) -> None:

@@ -34,7 +34,7 @@ from agent_es.events import AnyEvent, StepInDoubt, ToolFailed, ToolResult, WaitB
 from agent_es.heart import Heart
 from agent_es.notices import notice_of
 from agent_es.owners import Lease, Owner
-from agent_es.run import AgentRun, wait_of
+from agent_es.run import AgentRun, agents_called, wait_of
 from agent_es.state import RunState, Status, Step
 from agent_es.step import Requests, advance
 from agent_es.store import RunStore, check_same
@@ -279,10 +279,7 @@ class Runner:
         """Return the class that the run was started with, by its name; raise ``AgentUnknown``."""
         if state.agent in self._ran:
             return self._ran[state.agent]
-        known: Iterable[type[AgentRun]] = (AgentRun, *_subclasses(AgentRun))
-        if self._agents is not None:
-            known = self._agents
-        found = {agent for agent in known if agent.agent_name == state.agent}
+        found = agents_called(state.agent, self._agents)
         if len(found) == 1:
             return found.pop()
         raise AgentUnknown(
@@ -538,9 +535,3 @@ def by_name(tools: Iterable[Tool]) -> Mapping[str, Tool]:
         if tool.compensate is not None and tool.compensate not in named:
             raise BadTool(f"tool {tool.name}: there is no tool {tool.compensate!r} to undo it")
     return named
-
-
-def _subclasses(cls: type[AgentRun]) -> Iterable[type[AgentRun]]:
-    for subclass in cls.__subclasses__():
-        yield subclass
-        yield from _subclasses(subclass)

@@ -3,13 +3,14 @@
 Rule: nothing here is stored; the same events give the same entries.
 """
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from agent_es.state import RunState, StepStatus
+from agent_es.state import Message, RunState, StepStatus
 
-Kind = Literal["goal", "call", "result", "error", "doubt", "gate"]
+Kind = Literal["goal", "message", "call", "result", "error", "doubt", "gate"]
 
 _KINDS: dict[StepStatus, Kind] = {
     "done": "result",
@@ -22,7 +23,7 @@ _KINDS: dict[StepStatus, Kind] = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One thing that the decider is told: the goal, a call, or what became of one."""
+    """One thing that the decider is told: the goal, a person's message, a call, or what became of one."""
 
     kind: Kind
     text: str
@@ -33,7 +34,15 @@ class Entry:
 def entries(state: RunState) -> Iterator[Entry]:
     """Yield the entries in the order in which a decider reads them: decision order, whatever ended first."""
     yield Entry("goal", state.goal)
+    messages = deque(state.messages)
     for step in state.steps:
+        while messages and messages[0].turn <= step.turn:
+            yield _said(messages.popleft())
         yield Entry("call", f"{step.tool} {step.args_json}", step.idx)
         if step.value_json is not None:
             yield Entry(_KINDS[step.status], step.value_json, step.idx)
+    yield from map(_said, messages)
+
+
+def _said(message: Message) -> Entry:
+    return Entry("message", f"{message.by}: {message.text}")

@@ -19,6 +19,8 @@ from typing import Any, Literal, NamedTuple, assert_never, cast, overload
 from agent_es.errors import RunHasFailed, RunUnfinished
 from agent_es.events import (
     AnyEvent,
+    ApprovalDenied,
+    ApprovalGranted,
     ApprovalRequested,
     BudgetReserved,
     CallDelayed,
@@ -30,10 +32,14 @@ from agent_es.events import (
     Finished,
     LlmDecided,
     Parked,
+    Paused,
+    QuestionAnswered,
     Requeued,
+    Resumed,
     RunFailed,
     RunStarted,
     SignalReceived,
+    Steered,
     StepInDoubt,
     StepRefused,
     ToolFailed,
@@ -43,7 +49,7 @@ from agent_es.events import (
     WaitEnded,
 )
 from agent_es.values import canonical, decode
-from agent_es.waits import Woken
+from agent_es.waits import ASKED, Woken
 
 
 class Status(StrEnum):
@@ -88,6 +94,56 @@ class Signal(NamedTuple):
         return decode(self.payload_json)
 
 
+class Message(NamedTuple):
+    """What a person had to say while a run was under way."""
+
+    seq: int
+    turn: int
+    """The turn that was decided next: its decider is the first to see it."""
+    text: str
+    by: str
+    at: datetime
+
+
+class Gate(NamedTuple):
+    """What a person must say yes to, or has: one call, and who may answer."""
+
+    rule: str
+    digest: str
+    """Of the tool, the arguments and the key: what is approved is this, and nothing else."""
+    args_json: str
+    """What the body would get, as a person is shown it."""
+    said_json: str
+    """The arguments as the decider gave them."""
+    by: tuple[tuple[str, ...], ...]
+    people: int
+    expires_at: datetime | None
+    then: Literal["deny", "park"]
+    approved_by: tuple[str, ...] = ()
+    """Who has said yes to it by now."""
+    edited_by: str | None = None
+    """Who gave these arguments, where that was no decider."""
+
+    def is_expired(self, now: datetime) -> bool:
+        """Whether it is too late to answer."""
+        return self.expires_at is not None and self.expires_at <= now
+
+    @property
+    def args(self) -> Mapping[str, Any]:
+        """What the body would get."""
+        args: dict[str, Any] = decode(self.args_json)
+        return args
+
+
+class Answer(NamedTuple):
+    """What became of a question: the result of the step that asked it."""
+
+    reason: Literal["answered", "clock"]
+    answer: Any
+    """It may well be something that counts as false."""
+    by: str | None
+
+
 ENDED = "ended:"
 """How the name of a signal begins that the store alone sends."""
 
@@ -128,10 +184,12 @@ class Step(NamedTuple):
     """The name under which the key is held, where the tool has had another."""
     awaited: Awaited | None = None
     """What the step waits for, or waited for."""
+    approval: Gate | None = None
+    """What a person must say yes to before it runs, or has."""
 
     @property
     def args(self) -> Mapping[str, Any]:
-        """The arguments as the decider gave them."""
+        """The arguments of its body: as the decider gave them, or as a person said yes to them."""
         args: dict[str, Any] = decode(self.args_json)
         return args
 
@@ -161,11 +219,26 @@ class Step(NamedTuple):
         return self.awaited[2] if self.awaited else None
 
     @property
+    def asks_person(self) -> bool:
+        """Whether the step is a question to a person."""
+        return self.awaits is not None and self.awaits.startswith(ASKED)
+
+    @property
     def woken(self) -> Woken | None:
-        """What ended the wait of a step that waited and is done; None for any other."""
-        if self.awaited is None or self.awaited[2] is not None or self.status != "done":
+        """What ended the wait of a step that waited and is done; None for any other, and for a question."""
+        if self.awaited is None or self.awaited[2] is not None or self.status != "done" or self.asks_person:
             return None
         return Woken(**self.result)
+
+    @property
+    def answered(self) -> Answer | None:
+        """What became of a question that is done; None for any other step."""
+        return Answer(**self.result) if self.asks_person and self.status == "done" else None
+
+    @property
+    def said_json(self) -> str:
+        """The arguments as the decider gave them, whatever a person said yes to."""
+        return self.approval.said_json if self.approval else self.args_json
 
     @property
     def attempts_spent(self) -> int:
@@ -184,7 +257,7 @@ class Step(NamedTuple):
 
     @property
     def gate(self) -> str | None:
-        """Which rule of the envelope asks for a person's yes to a gated step."""
+        """Which rules of the envelope ask for a person's yes to a gated step."""
         return self.value_json if self.status == "gated" else None
 
     @property
@@ -195,7 +268,7 @@ class Step(NamedTuple):
 
 _Atoms = tuple[
     int, int, str, str, str | None, int, str | None, StepStatus, str | None,
-    datetime | None, datetime | None, int, datetime | None, int | None, str | None, Awaited | None,
+    datetime | None, datetime | None, int, datetime | None, int | None, str | None, Awaited | None, Gate | None,
 ]  # fmt: skip
 
 
@@ -286,6 +359,10 @@ class RunState:
     cost: Decimal = Decimal(0)
     reserved: tuple[int, Decimal] | None = None
     """The tokens and the cost that are set aside for the question that is being asked."""
+    messages: tuple[Message, ...] = ()
+    """What people had to say, in the order in which it came."""
+    paused: str | None = None
+    """Who stopped the run, and why, until somebody lets it go on."""
     parked: str | None = None
     """Why a person must see to the run."""
     sent_back_at: int = 0
@@ -320,6 +397,16 @@ class RunState:
     def can_move(self) -> bool:
         """Whether the run can go on now: it is neither over nor waits."""
         return self.status in (Status.PENDING, Status.RUNNING)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether nothing may begin before a person says so."""
+        return self.parked is not None or self.paused is not None
+
+    @property
+    def questions(self) -> tuple[Step, ...]:
+        """The steps that wait for a person's answer."""
+        return tuple([step for step in self.waits if step.asks_person])
 
     @property
     def open_steps(self) -> tuple[Step, ...]:
@@ -403,6 +490,8 @@ class Draft:
     tokens: int
     cost: Decimal
     reserved: tuple[int, Decimal] | None
+    messages: tuple[Message, ...]
+    paused: str | None
     parked: str | None
     sent_back_at: int
     compensating: bool
@@ -457,14 +546,14 @@ class Draft:
             self._close_turn()
             self.turns = turn + 1
         keyed_at = at = event.timestamp if attempt else None
-        settled = 0
+        settled, gate = 0, None
         before = self.current.get(idx)
         if before is None:
             self.active += 1
             if self.envelope_json is not None:
                 self.called = {**self.called, event.tool: self.called.get(event.tool, 0) + 1}
         else:
-            settled = before[11]
+            settled, gate = before[11], before[16]
             if before[10] is not None and before[4] == event.key:
                 keyed_at = before[10]
             if before[7] == "in_doubt":
@@ -490,6 +579,7 @@ class Draft:
             event.undoes,
             event.keyed_as,
             None,
+            gate,
         )
         self.is_stale = True
 
@@ -505,12 +595,13 @@ class Draft:
         if not self.active:
             self.rests_until = None
         retry_at = event.retry_at if status == "retrying" and isinstance(event, ToolFailed) else None
-        idx, turn, tool, args, key, attempt, call_id, _, _, at, keyed_at, settled, _, undoes, keyed_as, awaited = (
-            before
-        )
+        (
+            idx, turn, tool, args, key, attempt, call_id, _, _,
+            at, keyed_at, settled, _, undoes, keyed_as, awaited, gate,
+        ) = before  # fmt: skip
         self.current[idx] = (
             idx, turn, tool, args, key, attempt, call_id, status, value,
-            at, keyed_at, settled, retry_at, undoes, keyed_as, awaited,
+            at, keyed_at, settled, retry_at, undoes, keyed_as, awaited, gate,
         )  # fmt: skip
         self.is_stale = True
 
@@ -540,7 +631,15 @@ class Draft:
         """Take in that a step starts no earlier than then."""
         before = self.current[event.idx]
         given: Awaited | None = (event.until, None, None) if event.is_given else None
-        self.current[event.idx] = (*before[:7], "retrying", *before[8:12], event.until, *before[13:15], given)
+        self.current[event.idx] = (
+            *before[:7],
+            "retrying",
+            *before[8:12],
+            event.until,
+            *before[13:15],
+            given,
+            before[16],
+        )
         self.is_stale = True
 
     def gated(self, event: ApprovalRequested) -> None:
@@ -548,12 +647,67 @@ class Draft:
         before = self.current[event.idx]
         self.active -= 1
         self.gates += 1
-        self.current[event.idx] = (*before[:7], "gated", event.rule, *before[9:])
+        gate = Gate(
+            event.rule, event.digest, event.args, before[3], event.by, event.people, event.expires_at, event.then
+        )
+        self.current[event.idx] = (*before[:7], "gated", event.rule, *before[9:16], gate)
+        self.is_stale = True
+
+    def granted(self, event: ApprovalGranted) -> None:
+        """Take in a person's yes: with the last one that is needed, the step may start, with these arguments."""
+        before = self.current[event.idx]
+        gate = before[16] or _NO_GATE
+        key, keyed_as = before[4], before[14]
+        if event.args is None:
+            gate = gate._replace(approved_by=(*gate.approved_by, event.by))
+        else:
+            gate = gate._replace(
+                args_json=event.args, digest=event.digest, edited_by=event.by, approved_by=(event.by,)
+            )
+            key, keyed_as = event.key, event.keyed_as
+        args, status, value = before[3], before[7], before[8]
+        if len(gate.approved_by) >= gate.people:
+            self.gates -= 1
+            self.active += 1
+            args, status, value = gate.args_json, "queued", None
+        self.current[event.idx] = (
+            *before[:3], args, key, *before[5:7], status, value, *before[9:14], keyed_as, before[15], gate,
+        )  # fmt: skip
+        self.is_stale = True
+
+    def denied(self, event: ApprovalDenied) -> None:
+        """Take in a person's no, or that nobody answered."""
+        before = self.current[event.idx]
+        self.gates -= 1
+        error = canonical({"applied": False, "by": event.by, "message": event.reason, "type": "Denied"})
+        self.current[event.idx] = (*before[:7], "failed", error, *before[9:])
+        if event.is_expired and before[16] is not None and before[16].then == "park":
+            self.parked = f"nobody answered in time whether step {event.idx}, {event.tool}, may be taken"
+        self.is_stale = True
+
+    def answered(self, event: QuestionAnswered) -> None:
+        """Take in what a person answered."""
+        before = self.current[event.idx]
+        self.waiting -= 1
+        value = f'{{"answer":{event.answer},"by":{canonical(event.by)},"reason":"answered"}}'
+        self.current[event.idx] = (*before[:7], "done", value, *before[9:])
+        self.is_stale = True
+
+    def steered(self, event: Steered) -> None:
+        """Take in what a person has to say."""
+        message = Message(self.version, self.turns, event.text, event.by, event.timestamp)
+        self.messages = (*self.messages, message)
+
+    def is_paused(self, why: str | None) -> None:
+        """Take in that a person stopped the run, or lets it go on."""
+        self.paused = why
         self.is_stale = True
 
     def settled(self, event: DoubtSettled) -> None:
         """Take in what became of a doubt; a result or a failure that goes with it is an event of its own."""
-        if event.outcome == "did_not_happen" and event.key is not None:
+        if event.outcome == "did_not_happen" and self.status is Status.CANCELLED:
+            self._stop_step(event.idx)
+        elif event.outcome == "did_not_happen" and event.key is not None:
             before = self.current[event.idx]
             if before[7] == "in_doubt":
                 self.in_doubt -= 1
@@ -589,7 +743,8 @@ class Draft:
                 self.rests_until = None
             signal = event.signal if event.child is None else ended(event.child)
             awaited = (event.wake_at, signal, event.child)
-            self.current[event.idx] = (*before[:7], "waiting", None, *before[9:12], None, *before[13:15], awaited)
+            kept = *before[:7], "waiting", None, *before[9:12], None, *before[13:15]
+            self.current[event.idx] = cast(_Atoms, (*kept, awaited, before[16]))
         self.is_stale = True
 
     def goes_on(self, event: WaitEnded) -> None:
@@ -612,10 +767,18 @@ class Draft:
             self.is_stale = True
 
     def was_cancelled(self, event: Cancelled) -> None:
-        """Take in that somebody ended the run."""
+        """Take in that somebody ended the run: no call is left without something that is known of it."""
+        self._stop()
+        for idx, atoms in [*self.current.items()]:
+            if atoms[7] in ("started", "retrying"):
+                why = "the run was cancelled while it was under way"
+                self.in_doubt += 1
+                self.active -= 1
+                self.current[idx] = (*atoms[:7], "in_doubt", why, *atoms[9:12], None, *atoms[13:])
+        self.paused = self.parked = None
         self.status, self.waiting_for = Status.CANCELLED, None
         self.wake_at = self.rests_until = None
-        self.failure = f"cancelled by {event.by}" + (f": {event.reason}" if event.reason else "")
+        self.failure = f"cancelled {_by(event.by, event.reason)}"
 
     def allowed(self, event: EnvelopeChanged) -> None:
         """Take in another envelope; what was parked because the last one was spent goes on."""
@@ -630,8 +793,10 @@ class Draft:
         self.is_stale = True
 
     def undoing(self) -> None:
-        """Take in that the finished effects are to be undone."""
+        """Take in that the finished effects are to be undone, once what is under way has come to its end."""
+        self._stop()
         self.compensating = True
+        self.paused = self.parked = None
         self.is_stale = True
 
     def undone(self) -> None:
@@ -653,6 +818,24 @@ class Draft:
         self.status = Status.FAILED
         self.failure = event.reason
 
+    def _stop(self) -> None:
+        """Answer every call of which it is sure that it is not under way: it was not made, and will not be."""
+        for idx, atoms in [*self.current.items()]:
+            is_idle = atoms[7] in ("queued", "gated", "waiting")
+            if is_idle or (atoms[7] == "retrying" and decode(atoms[8] or "{}").get("applied") is False):
+                self._stop_step(idx)
+        if not self.active:
+            self.rests_until = None
+
+    def _stop_step(self, idx: int) -> None:
+        atoms = self.current[idx]
+        self.active -= atoms[7] in _ACTIVE
+        self.in_doubt -= atoms[7] == "in_doubt"
+        self.gates -= atoms[7] == "gated"
+        self.waiting -= atoms[7] == "waiting"
+        stopped = (*atoms[:7], "failed", _NOT_MADE, *atoms[9:12], None, *atoms[13:])
+        self.current[idx] = cast(_Atoms, stopped)
+
     def _settle(self) -> None:
         """Say what the steps make of the run's status, once for all the events since that was asked last."""
         if not self.is_stale:
@@ -666,14 +849,21 @@ class Draft:
             if self.waiting
             else []
         )
-        if self.parked is not None:
+        expires = (
+            [gate.expires_at for atoms in self.current.values() if atoms[7] == "gated" and (gate := atoms[16])]
+            if self.gates
+            else []
+        )
+        if self.parked is not None or self.paused is not None:
             self.status, self.waiting_for = Status.WAITING, "person"
         elif (self.active and self.rests_until is None) or (waits and self._is_there(waits)):
             self.status, self.waiting_for = Status.RUNNING, None
         elif self.rests_until is not None or waits:
-            self.wake_at = min((at for at in (self.rests_until, *(wait[0] for wait in waits)) if at), default=None)
+            times = self.rests_until, *(wait[0] for wait in waits), *expires
+            self.wake_at = min((at for at in times if at), default=None)
             self.status, self.waiting_for = Status.WAITING, self._foremost(waits)
         elif self.in_doubt or self.gates:
+            self.wake_at = min((at for at in expires if at), default=None)
             self.status, self.waiting_for = Status.WAITING, "doubt" if self.in_doubt else "approval"
         else:
             self.status, self.waiting_for = Status.RUNNING, None
@@ -689,6 +879,8 @@ class Draft:
             return "retry"
         if self.in_doubt or self.gates:
             return "doubt" if self.in_doubt else "approval"
+        if any(wait[1] and wait[1].startswith(ASKED) for wait in waits):
+            return "person"
         return "signal" if any(wait[1] for wait in waits) else "clock"
 
     def _close_turn(self) -> None:
@@ -711,6 +903,9 @@ _PUT_IN_STATE = [getattr(RunState, name).__set__ for name in (*_COPIED, "steps",
 _PUT_IN_DRAFT = [getattr(Draft, name).__set__ for name in _COPIED]
 """A slot's own setter is the way past what freezes a dataclass, and past looking the slot up by its name."""
 _NOTHING: Awaited = (None, None, None)
+_NO_GATE = Gate("", "", "{}", "{}", (), 1, None, "deny")
+_NOT_MADE = '{"applied":false,"message":"the run was cancelled before it was made","type":"Cancelled"}'
+"""The error of a call that a cancelled run does not make any more."""
 
 
 def _told(awaited: Awaited | None, signal: Signal | None) -> str:
@@ -718,11 +913,17 @@ def _told(awaited: Awaited | None, signal: Signal | None) -> str:
     _, name, child = awaited or _NOTHING
     if signal is not None and child is not None:
         return signal.payload_json
+    if name is not None and name.startswith(ASKED):
+        return '{"answer":null,"by":null,"reason":"clock"}'
     reason, payload = ("clock", "null") if signal is None else ("signal", signal.payload_json)
     return f'{{"payload":{payload},"reason":"{reason}","signal":{canonical(name)}}}'
 
 
-def apply(draft: Draft, event: AnyEvent) -> None:  # noqa: C901, PLR0912  # one branch per event
+def _by(person: str, reason: str) -> str:
+    return f"by {person}" + (f": {reason}" if reason else "")
+
+
+def apply(draft: Draft, event: AnyEvent) -> None:  # noqa: C901, PLR0912, PLR0915  # one branch per event
     """Take one event into a draft; the events of a long run come first."""
     if type(event) is LlmDecided:
         draft.decided(event)
@@ -731,7 +932,8 @@ def apply(draft: Draft, event: AnyEvent) -> None:  # noqa: C901, PLR0912  # one 
     elif type(event) is RunStarted:
         draft.started(event)
     elif type(event) is ToolFailed:
-        draft.ended(event, "failed" if event.retry_at is None else "retrying", event.error)
+        is_last = event.retry_at is None or draft.status is Status.CANCELLED
+        draft.ended(event, "failed" if is_last else "retrying", event.error)
     elif type(event) is StepInDoubt:
         draft.ended(event, "in_doubt", event.reason)
     elif type(event) is DoubtSettled:
@@ -746,6 +948,18 @@ def apply(draft: Draft, event: AnyEvent) -> None:  # noqa: C901, PLR0912  # one 
         draft.delayed(event)
     elif type(event) is ApprovalRequested:
         draft.gated(event)
+    elif type(event) is ApprovalGranted:
+        draft.granted(event)
+    elif type(event) is ApprovalDenied:
+        draft.denied(event)
+    elif type(event) is QuestionAnswered:
+        draft.answered(event)
+    elif type(event) is Steered:
+        draft.steered(event)
+    elif type(event) is Paused:
+        draft.is_paused(_by(event.by, event.reason))
+    elif type(event) is Resumed:
+        draft.is_paused(None)
     elif type(event) is EnvelopeChanged:
         draft.allowed(event)
     elif type(event) is WaitBegan:

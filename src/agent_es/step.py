@@ -38,7 +38,7 @@ from agent_es.tools import (
     Waits,
 )
 from agent_es.values import bounded, canonical, decode, parsed
-from agent_es.waits import Sleep, Wait, WaitFor
+from agent_es.waits import Ask, Sleep, Wait, WaitFor
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def advance(
     Parks the run where this code cannot act on a step that was decided, and raises ``BadDecision`` where the
     decider erred.
     """
-    if run.state.parked is not None:
+    if run.state.is_held:
         return
     try:
         _check_playable(run, tools)
@@ -178,7 +178,9 @@ class Turn:
             if self._todo and run.pending_events:  # what came in is recorded apart from what starts next
                 yield from appended(run)
             while self._todo and self._flying + len(self._ready) < self._at_once:
-                self._ready.extend((yield from self._take_up(self._todo.popleft())))
+                step = run.state.steps[self._todo.popleft().idx]  # a person may have ended it meanwhile
+                if not run.state.is_held and self._is_due(step):
+                    self._ready.extend((yield from self._take_up(step)))
             idle = not (self._flying or self._ready)
             if idle:
                 self._rest()
@@ -200,6 +202,8 @@ class Turn:
         if now is None or not run.state.open_steps:
             if run.pending_events:
                 yield from appended(run)
+            if run.state.is_held:
+                return
             record = partial(run.record_turn, at_once=self._at_once, limited=self._limited)
             yield from _undo(run, self._tools) if run.state.compensating else _decide(run, self._tools, record)
             self._ready.extend(step for step in run.state.open_steps if step.status == "started")
@@ -215,14 +219,20 @@ class Turn:
         now = (run.state.wake_at if is_due else None) or run.now
         if run.state.rests_until is not None and run.state.rests_until <= now:
             run.record_rest_ended()
+        for step in run.state.gated:
+            if step.approval is not None and step.approval.is_expired(now):
+                run.record_denied(step.idx, CLOCK, "nobody answered in time", is_expired=True)
         _end_waits(run, now)
         return now
 
     def _take_ready(self) -> list[Step]:
-        """Return what may start: not what becomes ready meanwhile, whose start mark is not durable yet."""
-        ready = [*self._ready]
+        """Return what may start: not what becomes ready meanwhile, whose start mark is not durable yet.
+
+        Nor what was not marked after all, because a person stopped the run.
+        """
+        ready = [(step, self._run.state.steps[step.idx]) for step in self._ready]
         self._ready.clear()
-        return ready
+        return [now for step, now in ready if (now.status, now.attempt) == ("started", step.attempt)]
 
     def _start(self, step: Step) -> Requests:
         if self._tools[step.tool].effect is not Effect.TRANSACTIONAL:
@@ -237,18 +247,20 @@ class Turn:
 
     def _rest(self) -> None:
         """Record that the run sleeps until the first of its retrying steps is due."""
+        if self._run.state.is_held:
+            return
         due = [step.retry_at for step in self._run.state.open_steps if step.retry_at is not None]
         if due and self._run.state.rests_until is None:
             self._run.record_rest(min(due))
 
-    def _is_due(self, step: Step, now: datetime) -> bool:
+    def _is_due(self, step: Step, now: datetime | None = None) -> bool:
         """Whether a step that was found open is to be taken up now."""
-        if step.status in ("waiting", "gated"):
+        if step.status in ("waiting", "gated") or not step.is_open:
             return False
         if step.status == "in_doubt":
             tool = self._tools[step.tool]
             return tool.probe is not None and tool.on_doubt == "park"
-        return step.retry_at is None or step.retry_at <= now
+        return step.retry_at is None or now is None or step.retry_at <= now
 
     def _take_up(self, step: Step) -> Asking:
         """Go on with a step that has no body running: where it was started before, its outcome may be unknown."""
@@ -290,7 +302,7 @@ class Turn:
         delay = self._retry(tool).delay(step.attempts_spent, self._draw())
         if tool.effect is Effect.PROBED:
             delay = max(delay, tool.settle_after)
-        elif delay == 0 and not self._key_is_spent(step):
+        elif delay == 0 and not self._key_is_spent(step) and not self._run.state.is_held:
             return self._try_again(step, f"{outcome.type}: {outcome.message}")
         self._run.record_retry(step.idx, outcome, self._run.now + timedelta(seconds=delay))
         return []
@@ -345,6 +357,8 @@ class Turn:
     def _try_again(self, step: Step, why: str) -> list[Step]:
         """Mark that the next attempt starts, and return the step; where none is left, say how it ended."""
         run, tool = self._run, self._tools[step.tool]
+        if run.state.is_held:
+            return []  # whoever goes on with it looks into it again
         if self._has_attempts(step):
             run.record_start(step.idx)
             return [run.state.steps[step.idx]]
@@ -374,6 +388,10 @@ class Turn:
         return self._run.now - step.keyed_at >= timedelta(seconds=ttl)
 
 
+CLOCK = "the clock"
+"""Who says no where nobody answers in time."""
+
+
 def retry_of(run: AgentRun, tool: Tool) -> Retry:
     """Return how a tool is retried: as it says, as its agent says, or as its effect asks for."""
     resends = tool.effect is Effect.AT_MOST_ONCE and tool.on_doubt == "resend"
@@ -390,6 +408,8 @@ def _decide(run: AgentRun, tools: Mapping[str, Tool], record: Record) -> Request
     try:
         if each is not None:
             yield from _reserve(run, each)
+            if run.state.reserved is None:
+                return  # a person stopped the run
         answered = yield Decide(run)
         if isinstance(answered, Used):
             usage, answered = answered.usage, answered.decision
@@ -437,14 +457,14 @@ def _follow(run: AgentRun, tools: Mapping[str, Tool], decision: Any, usage: Usag
             _use(run, usage)
             run.record_surrender(str(reason))
             yield from appended(run)
-        case CallTool() | Sleep() | WaitFor() | StartChild():
+        case CallTool() | Sleep() | WaitFor() | Ask() | StartChild():
             yield from _take_turn(run, tools, [decision], usage, record)
         case [*calls] if calls and all(isinstance(call, Call) for call in calls):
             yield from _take_turn(run, tools, calls, usage, record)
         case _:
             raise BadDecision(
                 f"run {run.state.run_id}: the decider returned {decision!r:.200}; return CallTool(...), Sleep(...), "
-                "WaitFor(...) or StartChild(...), a list of them, Finish(answer) or Fail(reason)"
+                "WaitFor(...), Ask(...) or StartChild(...), a list of them, Finish(answer) or Fail(reason)"
             )
 
 
@@ -456,8 +476,13 @@ def _take_turn(
     plan = [_plan(run, tools, idx, call) for idx, call in enumerate(calls, start=first)]
     if run.envelope is not None:
         plan = _judged(run, run.envelope, tools, plan)
+    heard = _heard(run)
     while True:
         _use(run, usage)
+        if _heard(run) != heard:  # a person said something meanwhile: the decider is asked again
+            if run.pending_events:
+                yield from appended(run)
+            return
         record(plan)
         _end_where_refused(run, plan)
         _end_waits(run)
@@ -474,6 +499,11 @@ def _take_turn(
                 plan[at] = replace(plan[at], refusal=Failed("KeyReused", str(reused)))
         else:
             return
+
+
+def _heard(run: AgentRun) -> tuple[int, bool, bool]:
+    """Return what of a run says whether a person has had something to say since."""
+    return len(run.state.messages), run.state.is_held, run.state.compensating
 
 
 def _spent(run: AgentRun) -> str | None:
@@ -502,7 +532,7 @@ def _judged(run: AgentRun, envelope: Envelope, tools: Mapping[str, Tool], plan: 
             case Refused():
                 judged.append(replace(planned, refused=verdict))
             case Asks():
-                judged.append(replace(planned, asks=verdict))
+                judged.append(replace(planned, asks=verdict, shown=_shown(tools, planned)))
             case None:
                 judged.append(planned)
         called[planned.call.tool] += not (planned.refusal or isinstance(verdict, Refused))
@@ -514,10 +544,18 @@ def _judged(run: AgentRun, envelope: Envelope, tools: Mapping[str, Tool], plan: 
     return judged
 
 
+def _shown(tools: Mapping[str, Tool], planned: Planned) -> str:
+    """Return the arguments that a person is asked about: what the body would get."""
+    tool = tools.get(planned.call.tool)
+    return planned.args if tool is None or not planned.is_made else canonical(dict(tool.as_called(planned.args)))
+
+
 def _verdict(
     envelope: Envelope, tools: Mapping[str, Tool], planned: Planned, idx: int, called: Mapping[str, int]
 ) -> Verdict:
-    tool = tools.get(planned.call.tool) if planned.wait is None and not planned.is_child else None
+    if planned.wait is not None:
+        return None
+    tool = None if planned.is_child else tools.get(planned.call.tool)
     try:
         if tool is None:
             return envelope.judge_any([planned.call.tool], idx, decode(planned.args), called)

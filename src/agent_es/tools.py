@@ -481,7 +481,7 @@ class Tool:
 
     def returned(self, value: Any) -> Outcome:
         """Say what a returned value means: it is encoded before the step counts as done."""
-        if isinstance(value, Wait):
+        if isinstance(value, Sleep | WaitFor):
             return Waits(value)
         try:
             text = self._result.encode(value)

@@ -6,7 +6,7 @@ when a wait ends has come first.
 Rule 3: a wait is recorded and its process may go: what waits is one row.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Literal
@@ -67,7 +67,43 @@ class WaitFor:
         return {"signal": self.signal, **({} if self.timeout is None else _told(self.timeout))}
 
 
-Wait = Sleep | WaitFor
+ASKED = "answer:"
+"""How the name of a signal begins that nobody sends: what a question waits for is a person's answer."""
+
+MAX_QUESTION = 10_000
+"""Characters of a question."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Go on when a person has answered, or after ``timeout``, a time or an instant.
+
+    The answer is any JSON value, or one of the ``choices`` where there are some.  Raises ``BadWait``.
+    """
+
+    question: str
+    choices: Sequence[Any] | None = None
+    timeout: Until | None = None
+
+    tool: ClassVar[str] = "ask_person"
+    """What the step is called that waits."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.question, str) or not 1 <= len(self.question) <= MAX_QUESTION:
+            raise BadWait(f"{self.question!r:.80} is no question: it is a text of 1 to {MAX_QUESTION:,} characters")
+        if self.choices is not None and (isinstance(self.choices, str) or not self.choices):
+            raise BadWait(f"choices={self.choices!r:.80}: say what may be answered, as in ['yes', 'no']")
+        if self.timeout is not None:
+            _check(self.timeout)
+
+    @property
+    def args(self) -> Mapping[str, Any]:
+        """What the step's arguments are."""
+        asked = {"question": self.question, **({} if self.choices is None else {"choices": [*self.choices]})}
+        return {**asked, **({} if self.timeout is None else _told(self.timeout))}
+
+
+Wait = Sleep | WaitFor | Ask
 
 
 @dataclass(frozen=True, slots=True)

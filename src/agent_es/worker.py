@@ -27,6 +27,7 @@ from agent_es.owners import Lease, Owner
 from agent_es.run import AgentRun
 from agent_es.runtime import Runner
 from agent_es.store import RunStore
+from agent_es.store.inbox import Tell
 from agent_es.telemetry import Kind, Notice, OnEvent, ignore
 from agent_es.tools import Tool, describe
 
@@ -87,7 +88,8 @@ class Worker:
     claim holds for ``lease`` seconds and is renewed.  A run that is claimed takes a step, and those that begin within
     ``moment`` seconds; 0 gives it back after one.  A due run is noticed at once; ``poll`` seconds is how late that
     may be where a notice was lost.  A run that ``park_after`` workers in a row got nowhere with is parked; its last
-    two claims are moved alone.  A stop waits for ``grace`` seconds.
+    two claims are moved alone.  A stop waits for ``grace`` seconds.  ``notify`` is told, in a
+    thread of its own, of each thing that waits for a person, as by ``store.notify_people``.
     """
 
     def __init__(
@@ -106,6 +108,7 @@ class Worker:
         grace: float = 10.0,
         moment: float = SLICE,
         owner: Owner | None = None,
+        notify: Tell | None = None,
         on_event: OnEvent = ignore,
     ) -> None:
         known = tuple(agents)
@@ -125,6 +128,7 @@ class Worker:
         self.moment = moment
         self.owner = owner or Owner.here()
         self.tally = Tally()
+        self._notify = notify
         self._on_event = on_event
         self._heart = Heart(store.leases)
         self._stops = threading.Event()
@@ -163,7 +167,7 @@ class Worker:
         """
         self._orders, self._threads, self._fires_at = queue.SimpleQueue(), 0, 0.0
         self._takes_one = once
-        with self._stopped_by_signals(), self._listening():
+        with self._stopped_by_signals(), self._listening(), self._notifying():
             self._tell("ready", "", f"{', '.join(self._runners)}; {self.concurrency} at once")
             while not self._stops.is_set():
                 self._fire()
@@ -295,6 +299,32 @@ class Worker:
         finally:
             over.set()
             listener.join(BREATH * 2)  # it gives back its connection before the store is closed, where it can
+
+    @contextmanager
+    def _notifying(self) -> Iterator[None]:
+        """Tell people meanwhile of what waits for them, and once more at the end."""
+        over = threading.Event()
+        teller = threading.Thread(target=self._tell_people, args=[over], name="agent_es notify", daemon=True)
+        if self._notify is None:
+            yield
+            return
+        teller.start()
+        try:
+            yield
+        finally:
+            over.set()
+            teller.join(self.grace)
+
+    def _tell_people(self, over: threading.Event) -> None:
+        is_last = False
+        while self._notify is not None and not is_last:
+            is_last, wait = over.is_set(), self.poll
+            try:
+                self.store.notify_people(self._notify)
+            except AgentError as error:
+                self._tell("store_failed", "", str(error))
+                wait = MAX_WAIT
+            over.wait(wait)
 
     def _ring(self) -> None:
         """Wake the one who waits, once for however many notices came meanwhile."""

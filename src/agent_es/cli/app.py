@@ -33,6 +33,11 @@ Store = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
+Idx = Annotated[int, typer.Argument(metavar="IDX", help="The step.")]
+Agent = Annotated[
+    str | None,
+    typer.Option(envvar="AGENT_ES_AGENT", metavar="MODULE:CLASS", help="The class that the run was started with."),
+]
 Deciding = Annotated[
     str | None, typer.Option(metavar="MODULE:NAME", help="The decider, where the agent has none of its own.")
 ]
@@ -114,24 +119,154 @@ def run(
 
 
 @app.command()
-def resume(
+def approve(
     run_id: RunId,
-    agent: Annotated[
-        str | None,
-        typer.Option(
-            envvar="AGENT_ES_AGENT", metavar="MODULE:CLASS", help="The class that the run was started with."
-        ),
+    idx: Idx,
+    args_json: Annotated[
+        str | None, typer.Option("--args", metavar="JSON", help="Other arguments than those that are asked about.")
     ] = None,
-    decider: Deciding = None,
-    deps: Deps = None,
+    digest: Annotated[str | None, typer.Option(help="Only if it is about exactly this.")] = None,
+    reason: Annotated[str, typer.Option(help="Why; it is kept in the journal.")] = "",
+    agent: Agent = None,
+    by: By = None,
     store: Store = DEFAULT_STORE,
     as_json: Json = False,
 ) -> None:
-    """Drive a run that was started before until it is over or waits.
+    """Say yes to a call that waits for it, as it was shown, or with other arguments.
 
-    Example: agent-es resume refund-3300 --agent shop.agents:RefundRun
+    Example: agent-es approve refund-3300 1 --by dana
     """
-    _work("commands", "resume", run_id=run_id, agent=agent, decider=decider, deps=deps, store=store, as_json=as_json)
+    _work(
+        "answering",
+        "approve",
+        run_id=run_id,
+        idx=idx,
+        args_json=args_json,
+        digest=digest,
+        reason=reason,
+        agent=agent,
+        by=by,
+        store=store,
+        as_json=as_json,
+    )
+
+
+@app.command()
+def deny(
+    run_id: RunId,
+    idx: Idx,
+    reason: Annotated[str, typer.Option(help="Why; the decider sees it.")] = "",
+    digest: Annotated[str | None, typer.Option(help="Only if it is about exactly this.")] = None,
+    by: By = None,
+    store: Store = DEFAULT_STORE,
+    as_json: Json = False,
+) -> None:
+    """Say no to a call that waits for a yes: it is not made, and the decider sees why.
+
+    Example: agent-es deny refund-3300 1 --reason "the order was returned"
+    """
+    _work(
+        "answering",
+        "deny",
+        run_id=run_id,
+        idx=idx,
+        reason=reason,
+        digest=digest,
+        by=by,
+        store=store,
+        as_json=as_json,
+    )
+
+
+@app.command()
+def answer(
+    run_id: RunId,
+    idx: Idx,
+    value: Annotated[str, typer.Argument(metavar="ANSWER", help="JSON; what is none is taken as a text.")],
+    by: By = None,
+    store: Store = DEFAULT_STORE,
+    as_json: Json = False,
+) -> None:
+    """Answer a question of a run's decider.
+
+    Example: agent-es answer refund-3300 2 "to the card that was charged"
+    """
+    _work("answering", "answer", run_id=run_id, idx=idx, value=value, by=by, store=store, as_json=as_json)
+
+
+@app.command()
+def steer(
+    run_id: RunId,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What the decider is to know.")],
+    by: By = None,
+    store: Store = DEFAULT_STORE,
+    as_json: Json = False,
+) -> None:
+    """Tell a run's decider something before it decides again.
+
+    Example: agent-es steer refund-3300 "the customer wants a voucher instead"
+    """
+    _work("answering", "steer", run_id=run_id, text=text, by=by, store=store, as_json=as_json)
+
+
+@app.command()
+def pause(
+    run_id: RunId,
+    reason: Annotated[str, typer.Option(help="Why; it is kept in the journal.")] = "",
+    by: By = None,
+    store: Store = DEFAULT_STORE,
+    as_json: Json = False,
+) -> None:
+    """Stop a run until somebody resumes it: what is under way is recorded, and nothing else begins.
+
+    Example: agent-es pause refund-3300 --reason "we look into it"
+    """
+    _work("answering", "pause", run_id=run_id, reason=reason, by=by, store=store, as_json=as_json)
+
+
+@app.command()
+def inbox(
+    kind: Annotated[
+        str | None, typer.Option(metavar="KIND", help="Only approval, doubt, question, parked or paused.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
+    watch: Annotated[bool, typer.Option("--watch", help="Tell what comes, until interrupted.")] = False,
+    store: Store = DEFAULT_STORE,
+    as_json: Json = False,
+) -> None:
+    """List what waits for a person, over all runs, the oldest first, with the commands that answer it.
+
+    Example: agent-es inbox --watch
+    """
+    _work("answering", "inbox", kind=kind, limit=limit, watch=watch, store=store, as_json=as_json)
+
+
+@app.command()
+def resume(
+    run_id: RunId,
+    agent: Agent = None,
+    decider: Deciding = None,
+    deps: Deps = None,
+    by: By = None,
+    store: Store = DEFAULT_STORE,
+    as_json: Json = False,
+) -> None:
+    """Drive a run that was started before until it is over or waits; let one go on that was paused.
+
+    A paused run whose agent is not named is left to workers.  Example: agent-es resume refund-3300 --agent
+    shop.agents:RefundRun
+    """
+    _work(
+        "commands",
+        "resume",
+        run_id=run_id,
+        agent=agent,
+        decider=decider,
+        deps=deps,
+        by=by,
+        store=store,
+        as_json=as_json,
+    )
 
 
 @app.command()
@@ -382,6 +517,9 @@ def signal(
 def cancel(
     run_id: RunId,
     reason: Annotated[str, typer.Option(help="Why; it is kept in the journal.")] = "",
+    compensate: Annotated[
+        bool, typer.Option("--compensate", help="Undo its finished effects, of a run that is over too.")
+    ] = False,
     by: By = None,
     store: Store = DEFAULT_STORE,
     as_json: Json = False,
@@ -390,7 +528,16 @@ def cancel(
 
     Example: agent-es cancel refund-3300 --reason "the order was returned"
     """
-    _work("commands", "cancel", run_id=run_id, reason=reason, by=by, store=store, as_json=as_json)
+    _work(
+        "commands",
+        "cancel",
+        run_id=run_id,
+        reason=reason,
+        compensate=compensate,
+        by=by,
+        store=store,
+        as_json=as_json,
+    )
 
 
 @app.command()

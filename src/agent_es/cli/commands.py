@@ -70,14 +70,26 @@ def read_envelope(file: Path) -> Envelope:
 
 
 def resume(
-    run_id: str, agent: str | None, decider: str | None, deps: str | None, store: str, *, as_json: bool
+    run_id: str,
+    agent: str | None,
+    decider: str | None,
+    deps: str | None,
+    by: str | None,
+    store: str,
+    *,
+    as_json: bool,
 ) -> int:
-    """Resume a run."""
+    """Resume a run, and let it go on first where it was paused."""
     agents = None if agent is None else [*foremost(load_agent(agent))]
     options = runner_options(decider, deps, as_json=as_json)
+    opened = open_store(store)
+    if opened.load(run_id).paused is not None:
+        state = opened.resume(run_id, by=by or getuser())
+        if agent is None:
+            return went_on(state, "goes on", as_json=as_json)
     try:
         with interruptible(run_id):
-            state = Runner(open_store(store), agents=agents, **options).resume(run_id)
+            state = Runner(opened, agents=agents, **options).resume(run_id)
     except AgentUnknown as unknown:
         raise AgentUnknown(f"{unknown.args[0].partition('; ')[0]}; name it: --agent MODULE:CLASS") from None
     return end(state, as_json=as_json)
@@ -179,7 +191,11 @@ def show_step(state: RunState, step: Step) -> None:
         say(f"  {OUTCOMES[step.status]:<10}{step.value_json}")
     if step.status == "in_doubt":
         say(f"  settle    agent-es settle {state.run_id} {step.idx} --happened | --did-not-happen")
-    if step.status == "waiting" and not state.is_over:
+    if step.status == "gated" and not state.is_over:
+        say(f"  approve   agent-es approve {shlex.quote(state.run_id)} {step.idx}, or agent-es deny ...")
+    if step.asks_person and step.status == "waiting":
+        say(f"  answer    agent-es answer {shlex.quote(state.run_id)} {step.idx} ...")
+    elif step.status == "waiting" and not state.is_over:
         say(f"  waits     {awaited(step)}")
         if step.awaits is not None and step.child is None:
             say(f"  signal    agent-es signal {shlex.quote(state.run_id)} {shlex.quote(step.awaits)}")
@@ -263,17 +279,19 @@ def signal(
     return Exit.DONE
 
 
-def cancel(run_id: str, reason: str, by: str | None, store: str, *, as_json: bool) -> int:
+def cancel(run_id: str, reason: str, by: str | None, store: str, *, compensate: bool, as_json: bool) -> int:
     """End a run from outside."""
     opened = open_store(store)
-    was_over = opened.load(run_id).is_over
-    state = opened.cancel(run_id, by=by or getuser(), reason=reason)
+    before = opened.load(run_id)
+    was_over, children = before.is_over, ", ".join(step.child for step in before.waits if step.child is not None)
+    state = opened.cancel(run_id, by=by or getuser(), reason=reason, compensate=compensate)
+    if state.compensating:
+        return went_on(state, "its finished effects are undone next", as_json=as_json)
     if as_json:
         say_json(described(state))
     elif was_over or state.status is not Status.CANCELLED:
         say(f"run {run_id} is {state.status} already, and stays as it is")
     else:
-        children = ", ".join(step.child for step in state.waits if step.child is not None)
         say(f"run {run_id} {state.failure}" + (f"; with it {children}" if children else ""))
     return Exit.DONE
 
@@ -303,12 +321,17 @@ def value_of(option: str, text: str, wrong: type[AgentError]) -> Any:
 
 
 def went_on(state: RunState, what: str, *, as_json: bool) -> int:
-    """Say what was recorded, and how the run goes on."""
+    """Say what was recorded, and how the run goes on, or what it still waits for."""
     if as_json:
         say_json(described(state))
     else:
-        doubts = "".join(f"; step {step.idx} is still in doubt" for step in state.doubts)
-        say(f"run {state.run_id}: {what}{doubts or f'; go on with: agent-es resume {state.run_id}'}")
+        still = [f"; step {step.idx} is still in doubt" for step in state.doubts]
+        still += [f"; step {step.idx} still waits for a yes" for step in state.gated]
+        still += [f"; step {step.idx} still waits for an answer" for step in state.questions]
+        how = f"; go on with: agent-es resume {state.run_id}"
+        if state.paused is not None:
+            still.append(f"; it is paused {state.paused}{how}")
+        say(f"run {state.run_id}: {what}{''.join(still) or how}")
     return Exit.DONE
 
 
@@ -447,7 +470,7 @@ def fields_of(state: RunState, record: RunRecord | None) -> list[tuple[str, obje
         ("goal", state.goal),
         ("input", state.input_json),
         ("status", state.status + (f" ({state.waiting_for})" if state.waiting_for else "")),
-        ("answer", state.answer_json or state.failure or state.parked or "-"),
+        ("answer", state.answer_json or state.failure or state.parked or state.paused or "-"),
         ("tags", json.dumps(dict(state.tags))),
         ("parent", state.parent or "-"),
         ("events", state.version),
@@ -488,12 +511,15 @@ def described(state: RunState) -> dict[str, Any]:
         "waiting_for": state.waiting_for,
         "wake_at": state.wake_at,
         "parked": state.parked,
+        "paused": state.paused,
+        "messages": [message._asdict() for message in state.messages],
     }
 
 
 def described_step(step: Step) -> dict[str, Any]:
     """Return a step as JSON shows it."""
     return {
+        "approval": step.approval and {**step.approval._asdict(), "args": step.approval.args},
         "args": step.args,
         "attempts": step.attempt,
         "awaits": step.awaits,

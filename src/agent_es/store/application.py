@@ -6,12 +6,12 @@ Rule 3: what came from outside meanwhile refuses nobody's append: it is taken in
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 from uuid import UUID, uuid4
 
 import eventsourcing.persistence as es
@@ -20,10 +20,12 @@ from eventsourcing.persistence import InfrastructureFactory, StoredEvent
 from eventsourcing.utils import Environment
 from sqlalchemy.orm import Session
 
+from agent_es import people
 from agent_es.envelope import Envelope
 from agent_es.errors import (
     AgentError,
     AppendUnknown,
+    BadAnswer,
     BadJournal,
     BadSettlement,
     BadSignal,
@@ -31,6 +33,7 @@ from agent_es.errors import (
     IllegalEvent,
     KeyReused,
     LeaseLost,
+    NotAllowed,
     NotApplied,
     RunConflict,
     RunMoved,
@@ -41,16 +44,19 @@ from agent_es.errors import (
     StoreUnusable,
 )
 from agent_es.events import AnyEvent, SignalReceived, WaitBegan, stream_id
+from agent_es.inbox import InboxItem, ItemKind
 from agent_es.journal import JournalEntry, timestamp
-from agent_es.run import AgentRun, Clock
+from agent_es.people import Action, Authorize
+from agent_es.run import AgentRun, Clock, agents_called
 from agent_es.state import ENDED, RunState, Status, evolve, fold
-from agent_es.store.arrivals import Arrivals, Arriving, Delivered
+from agent_es.store.arrivals import Arrivals, Arriving, Delivered, Ending
 from agent_es.store.backlog import Backlog
 from agent_es.store.bell import Bell
 from agent_es.store.clocks import DatabaseClock
 from agent_es.store.datastore import PATIENCE
 from agent_es.store.dialects import dialect_of, parsed, shown
 from agent_es.store.feed import Feed, FeedEntry
+from agent_es.store.inbox import Inbox, Tell
 from agent_es.store.leases import Leases
 from agent_es.store.mapper import EventMapper, Row
 from agent_es.store.projection import Change, Claim, change_of, claims_of, ends_lease, row_of, tag_of
@@ -61,9 +67,9 @@ from agent_es.store.snapshots import Snapshots
 from agent_es.store.spending import NANOS
 from agent_es.store.tables import runs
 from agent_es.store.tracking import Tracking
-from agent_es.tools import Returned, Waits
-from agent_es.values import canonical, decode
-from agent_es.waits import check_name, check_tag
+from agent_es.tools import Returned, Tool, Waits
+from agent_es.values import canonical, decode, digest
+from agent_es.waits import ASKED, check_name, check_tag
 
 T = TypeVar("T")
 Run = TypeVar("Run", bound=AgentRun)
@@ -104,6 +110,7 @@ class RunStore(Application[UUID]):
     library (a cipher, a compressor).  Without ``create``, what is not there yet is refused.  With ``migrate``,
     tables of an older schema are brought up to this one.  ``patience`` bounds the seconds that a writer waits for
     the write lock.  Without ``snapshots``, long runs are folded from their first event, and none is taken.
+    ``authorize`` says whether a person may do something to a run: ``authorize("dana", "approve", state)``.
     Raises ``StoreUnusable`` and ``SchemaMismatch``.
     """
 
@@ -127,6 +134,7 @@ class RunStore(Application[UUID]):
         migrate: bool = False,
         patience: float = PATIENCE,
         snapshots: bool = True,
+        authorize: Authorize | None = None,
     ) -> None:
         database = parsed(url)
         dialect_of(database).check(database, create=create, migrate=migrate)
@@ -140,6 +148,8 @@ class RunStore(Application[UUID]):
             self.leases = Leases(self.recorder.datastore)
             self.clock = clock or DatabaseClock(self.recorder.datastore)
             self.arrivals = Arrivals(self.recorder, self.mapper, self.clock)
+            self._inbox = Inbox(self.recorder.datastore, self.load)
+            self._authorize = authorize
             self.rates = Rates(self.recorder.datastore)
             self.backlog = Backlog(self.recorder.datastore)
             self.bell = Bell(self.recorder.datastore)
@@ -342,6 +352,8 @@ class RunStore(Application[UUID]):
         """
         if check_name("a signal", name).startswith(ENDED):
             raise BadSignal(f"signal {name!r}: {ENDED} begins what a child tells its parent of its end")
+        if name.startswith(ASKED):
+            raise BadSignal(f"signal {name!r}: {ASKED} begins what a question waits for; use store.answer(...)")
         if (run_id is None) == (tag is None):
             raise BadSignal(f"signal {name!r}: say for which run: by its id, or by tag=(name, value)")
         if run_id is not None:
@@ -358,19 +370,157 @@ class RunStore(Application[UUID]):
 
         return self._beside(deliver, session, "a signal could not be recorded")
 
-    def cancel(self, run_id: str, *, by: str, reason: str = "", session: Session | None = None) -> RunState:
+    # What people do.  All of it is recorded with who says so, counts from the commit on, and is refused by
+    # ``NotAllowed`` where ``authorize`` says no.  ``session`` is as for ``start``.  All of it raises ``RunNotFound``,
+    # ``IllegalEvent`` where it cannot happen to the run any more, ``BadAnswer`` where ``by`` names nobody,
+    # ``RunUnreadable``, ``StoreBusy`` and ``StoreUnusable``.
+
+    def approve(
+        self,
+        run_id: str,
+        idx: int,
+        *,
+        by: str,
+        args: Mapping[str, Any] | None = None,
+        digest: str | None = None,
+        reason: str = "",
+        agent: type[AgentRun] | None = None,
+        tools: Iterable[Tool] = (),
+        session: Session | None = None,
+    ) -> RunState:
+        """Say yes to a call that waits for it, as it was shown or with other ``args``; return the run as it is then.
+
+        With a ``digest``, the yes is to exactly what has it.  Other arguments are recorded as the person's; they
+        must fit the tool, which is one of ``agent``, of the class of that name where there is one, or of ``tools``.
+        Raises ``AnswerConflict`` for who comes late, ``NotAllowed``, ``BadAnswer`` where nothing is asked or the
+        envelope does not allow it, ``BadArguments``, ``KeyReused`` where another step holds the key of those.
+        """
+        edits = args is not None
+
+        def approve(run: AgentRun, _: Any) -> None:
+            agents = [agent] if agent is not None else agents_called(run.state.agent)
+            known = people.tools_of(agents if len(agents) == 1 else (), tools) if edits else {}
+            people.approve(run, idx, by, args=args, tools=known, digest=digest, reason=reason)
+
+        return self._act(run_id, by, "edit" if edits else "approve", approve, session)
+
+    def deny(
+        self,
+        run_id: str,
+        idx: int,
+        *,
+        by: str,
+        reason: str = "",
+        digest: str | None = None,
+        session: Session | None = None,
+    ) -> RunState:
+        """Say no to a call that waits for a yes: it is not made, and the decider sees the reason.
+
+        Raises what ``approve`` does.
+        """
+        return self._act(run_id, by, "deny", lambda run, _: people.deny(run, idx, by, reason, digest=digest), session)
+
+    def answer(self, run_id: str, idx: int, value: Any, *, by: str, session: Session | None = None) -> RunState:
+        """Answer a question, with any JSON value or one of its choices; return the run as it is then.
+
+        Raises ``AnswerConflict`` for who comes late, ``BadAnswer`` where nothing is asked, or that is no choice.
+        """
+        return self._act(run_id, by, "answer", lambda run, _: people.answer(run, idx, value, by), session)
+
+    def steer(self, run_id: str, text: str, *, by: str, session: Session | None = None) -> RunState:
+        """Tell a run's decider something before it decides again; what is under way is brought to its end first.
+
+        A decision that was made without it, and is not recorded yet, is made again.
+        """
+        return self._act(run_id, by, "steer", lambda run, _: people.steer(run, text, by), session)
+
+    def pause(self, run_id: str, *, by: str, reason: str = "", session: Session | None = None) -> RunState:
+        """Stop a run: what is under way is recorded, and nothing else begins until somebody resumes it.
+
+        One that is paused already stays as it is.
+        """
+
+        def pause(run: AgentRun, _: Any) -> None:
+            if run.state.paused is None:
+                run.record_paused(by, reason)
+
+        return self._act(run_id, by, "pause", pause, session)
+
+    def resume(self, run_id: str, *, by: str, session: Session | None = None) -> RunState:
+        """Let a paused run go on; raise ``IllegalEvent`` where it is not paused."""
+        return self._act(run_id, by, "resume", lambda run, _: run.record_resumed(by), session)
+
+    def cancel(
+        self, run_id: str, *, by: str, reason: str = "", compensate: bool = False, session: Session | None = None
+    ) -> RunState:
         """End a run from outside, and with it the runs that it started; return it as it is then.
 
         Where it was over before, it stays as it is, and that is what is returned.  A call that is under way cannot be
-        taken back: what it comes to is still recorded.  Raises ``RunNotFound``, ``RunUnreadable``, ``StoreBusy``,
-        ``StoreUnusable``.
+        taken back: what it comes to is still recorded.  With ``compensate``, whoever moves the run next brings that
+        to its end, undoes the finished effects, the last one first, and the run ends cancelled; a run that is done,
+        or has failed, is undone too.
         """
         stream_id(run_id)  # what no run is called is asked of no database
+        people.check_person(by)
+        action: Action = "compensate" if compensate else "cancel"
+        ending = Ending(by, reason, compensate, lambda state: self._check_allowed(by, action, state))
         return self._beside(
-            lambda connection: self.arrivals.cancel(connection, run_id, by, reason),
+            lambda connection: self.arrivals.cancel(connection, run_id, ending),
             session,
             f"run {run_id} could not be cancelled",
         )
+
+    def inbox(self, *, kind: ItemKind | None = None, limit: int | None = 100) -> list[InboxItem]:
+        """Return what waits for a person, over all runs, the oldest first; ``limit=None`` returns all.
+
+        ``kind`` is ``approval``, ``doubt``, ``question``, ``parked`` or ``paused``.
+        """
+        if kind is not None and kind not in get_args(ItemKind):
+            raise BadAnswer(f"kind={kind!r:.80} is none of {', '.join(get_args(ItemKind))}")
+        if limit is not None and limit < 0:
+            raise ValueError(f"limit={limit}: write how many, or None for all")
+        return self._inbox.items(kind, limit)
+
+    def notify_people(self, tell: Tell) -> int:
+        """Tell of each thing that waits for a person, and that nobody was told of; return how many those were.
+
+        Many may do so at once, over many machines: each thing is told once, and once more only where ``tell`` raised,
+        or its process died in it.  A ``Worker(notify=tell)`` does so by itself.
+        """
+        return self._inbox.tell(tell)
+
+    def _act(
+        self,
+        run_id: str,
+        by: str,
+        action: Action,
+        command: Callable[[AgentRun, Any], object],
+        session: Session | None,
+    ) -> RunState:
+        """Let a person act on a run, beside whoever moves it; a command gets the transaction's connection, too."""
+        stream_id(run_id)  # what no run is called is asked of no database
+        people.check_person(by)
+        tried: list[StoredEvent] = []
+
+        def act(connection: Any) -> RunState:
+            def checked(run: AgentRun) -> None:
+                self._check_allowed(by, action, run.state)
+                command(run, connection)
+
+            return self.arrivals.act(connection, run_id, checked, tried)
+
+        try:
+            return self._beside(
+                act,
+                session,
+                f"run {run_id}: what {by} says could not be recorded",
+            )
+        except KeyHeld as held:
+            raise self._key_reused(held) from None
+
+    def _check_allowed(self, by: str, action: Action, state: RunState) -> None:
+        if self._authorize is not None and not self._authorize(by, action, state):
+            raise NotAllowed(f"run {state.run_id}: {by} may not {action.replace('_', ' ')}; nothing was recorded")
 
     def limit(
         self, tool: str, *, per_second: float | None = None, at_once: int | None = None, tag: str | None = None
@@ -396,12 +546,12 @@ class RunStore(Application[UUID]):
         it is requeued.  Raises ``RunNotFound``, ``IllegalEvent`` where the run is over, ``RunUnreadable``,
         ``StoreBusy``, ``StoreUnusable``.
         """
-        stream_id(run_id)  # what no run is called is asked of no database
-        return self._beside(
-            lambda connection: self.arrivals.change_envelope(connection, run_id, envelope, by, reason),
-            session,
-            f"the envelope of run {run_id} could not be changed",
-        )
+
+        def change(run: AgentRun, _: Any) -> None:
+            if run.state.envelope_json != envelope.json_text:
+                run.record_envelope(envelope, by, reason)
+
+        return self._act(run_id, by, "change_envelope", change, session)
 
     def _beside(self, act: Callable[[Any], T], session: Session | None, what: str) -> T:
         """Append beside whoever moves the run, in the caller's transaction or in one of its own."""
@@ -482,6 +632,7 @@ class RunStore(Application[UUID]):
         by: str,
         result: Any = None,
         force: bool = False,
+        session: Session | None = None,
     ) -> RunState:
         """Say what became of a step in doubt; the run goes on at its next ``run`` or ``resume``.
 
@@ -491,24 +642,21 @@ class RunStore(Application[UUID]):
         """
         if outcome not in ("happened", "did_not_happen"):
             raise BadSettlement(f"outcome={outcome!r}: a doubt is settled as 'happened' or 'did_not_happen'")
-        run = self.aggregate(AgentRun, run_id)
-        if idx not in [step.idx for step in run.state.doubts]:
-            doubts = ", ".join(f"{step.idx} ({step.tool})" for step in run.state.doubts) or "none"
-            raise BadSettlement(f"run {run_id}: step {idx} is not in doubt; in doubt: {doubts}")
-        if outcome == "did_not_happen" and not force:
-            self._refuse_while_held(run_id)
-        run.record_settlement(idx, outcome, by)
-        if outcome == "happened":
-            run.record_result(idx, canonical(result))
-        self.save(run)
-        return run.state
+        is_free = outcome == "happened" or force
 
-    def requeue(self, run_id: str, *, by: str) -> RunState:
+        def settle(run: AgentRun, connection: Any) -> None:
+            people.settle(run, idx, outcome, by, result)
+            if not is_free and (held := self.leases.holder_in(connection, run_id)):
+                raise StillHeld(
+                    f"run {run_id} is held by {held.by} until {timestamp(held.until)}: a call under way could still "
+                    "happen; wait until then, or settle with force"
+                )
+
+        return self._act(run_id, by, "settle", settle, session)
+
+    def requeue(self, run_id: str, *, by: str, session: Session | None = None) -> RunState:
         """Send a parked or failed run back to work; raise ``IllegalEvent`` where it is neither."""
-        run = self.aggregate(AgentRun, run_id)
-        run.record_requeued(by)
-        self.save(run)
-        return run.state
+        return self._act(run_id, by, "requeue", lambda run, _: run.record_requeued(by), session)
 
     def record_late(self, run_id: str, idx: int, attempt: int, outcome: Returned | Waits) -> bool:
         """Record what a body came to after its worker had lost the run; say whether it was still wanted.
@@ -525,13 +673,6 @@ class RunStore(Application[UUID]):
         except (IllegalEvent, RunMoved, RunUnreadable):
             return False
         return True
-
-    def _refuse_while_held(self, run_id: str) -> None:
-        if held := self.leases.holder(run_id):
-            raise StillHeld(
-                f"run {run_id} is held by {held.by} until {timestamp(held.until)}: a call under way could still "
-                "happen; wait until then, or settle with force"
-            )
 
     def put_journals(self, journals: Mapping[str, Sequence[AnyEvent]]) -> None:
         """Store whole journals, all or none; raise ``RunConflict`` where a run is there already, ``BadJournal``."""
@@ -603,6 +744,8 @@ class RunStore(Application[UUID]):
             if run.state.parent is not None:
                 self.recorder.hold(connection, run.state.parent)
             self._catch_up_in(connection, run)
+            if not run.pending_events:
+                return
             if self._ends_child(run):
                 self.arrivals.tell_parent(connection, run.state)
             own, others = self._appends_of(run)
@@ -686,8 +829,11 @@ class RunStore(Application[UUID]):
         ) from unknown
 
     def _is_pending_there(self, run: AgentRun) -> bool:
-        """Say whether what is pending is in the journal after all; raise where others took its place."""
-        return self._is_there(self._stored(recorded_by(run)))
+        """Say whether what is pending is in the journal after all; raise where others took its place.
+
+        Nothing is pending any more where what came meanwhile was said before it.
+        """
+        return not run.pending_events or self._is_there(self._stored(recorded_by(run)))
 
     def _is_there(self, stored: Sequence[StoredEvent]) -> bool:
         """Say whether exactly these events are in the journal; raise where others took their place."""
@@ -723,6 +869,7 @@ class RunStore(Application[UUID]):
         try:
             step = self.load(holder.run_id).steps[holder.idx]
             is_free = step.status == "failed" and (step.error or {}).get("applied") is False
+            is_free |= step.approval is not None and holder.digest != digest(step.args_json) and step.key != claim.key
             first = step.value_json if is_same and step.status == "done" else None
             came_to = f"which is {step.status}" + (f" with {step.value_json}" if step.value_json else "")
         except RunUnreadable:

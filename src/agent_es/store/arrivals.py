@@ -6,18 +6,19 @@ Rule 2: a delivery is recorded once, however often it is brought.
 Rule 3: rows are held from the parent to the child, so that no two wait for each other in a circle.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from agent_es.envelope import Envelope
+from eventsourcing.persistence import StoredEvent
+
 from agent_es.errors import IllegalEvent, RunNotFound, SignalConflict
 from agent_es.events import AnyEvent, WaitBegan, stream_id
 from agent_es.run import AgentRun, Clock
-from agent_es.state import RunState, ended
+from agent_es.state import RunState, Status, ended
 from agent_es.store.mapper import EventMapper
-from agent_es.store.projection import change_of, delivery_of, row_of, tag_of
+from agent_es.store.projection import change_of, claims_of, delivery_of, row_of, tag_of
 from agent_es.store.recorder import Append, RunRecorder
 
 
@@ -38,6 +39,28 @@ class Arriving:
     name: str
     payload_json: str
     delivery_id: str
+
+
+Command = Callable[[AgentRun], object]
+"""Records what somebody does to a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a run is ended from outside."""
+
+    by: str
+    reason: str
+    compensates: bool
+    """Whether its finished effects are undone."""
+    check: Callable[[RunState], object]
+    """Raises where that may not be."""
+
+    def may_end(self, state: RunState) -> bool:
+        """Whether there is anything to end: a run whose effects are to be undone may be done, or have failed."""
+        if self.compensates and not state.compensating and state.status in (Status.DONE, Status.FAILED):
+            return True
+        return not state.is_over and not (self.compensates and state.compensating)
 
 
 class Arrivals:
@@ -82,34 +105,43 @@ class Arrivals:
             raise RunNotFound(f"no run has the tag {named}: nothing waits for {signal.name!r}")
         return delivered
 
-    def cancel(self, connection: Any, run_id: str, by: str, reason: str) -> RunState:
+    def act(self, connection: Any, run_id: str, command: Command, tried: list[StoredEvent]) -> RunState:
+        """Let somebody act on a run, and return it as it is then; a command that records nothing changes nothing.
+
+        ``tried`` is what was appended before, in a transaction whose answer was lost: where it is there, that was it.
+        Raises ``RunNotFound``, ``RunUnreadable``, ``KeyHeld``, and what the command does.
+        """
+        if self._recorder.hold(connection, run_id) is None:
+            raise RunNotFound(f"no run {run_id!r}")
+        run = self._run(connection, run_id)
+        if not (tried and self._is_there(connection, run_id, tried)):
+            command(run)
+            if run.pending_events:
+                tried[:] = self._append(connection, run)
+        return run.state
+
+    def _is_there(self, connection: Any, run_id: str, tried: Sequence[StoredEvent]) -> bool:
+        rows = self._recorder.rows_in(connection, stream_id(run_id), after=tried[0].originator_version - 1)
+        return rows[: len(tried)] == [(event.originator_version, event.topic, event.state) for event in tried]
+
+    def cancel(self, connection: Any, run_id: str, how: Ending) -> RunState:
         """End a run and the runs that it started; return it as it is then, also where it was over before."""
         parent = self._run(connection, run_id).state.parent
         if parent is not None:
             self._recorder.hold(connection, parent)
         self._recorder.hold(connection, run_id)
         run = self._run(connection, run_id)
-        if run.state.is_over:
+        children = [step.child for step in run.state.waits if step.child is not None]
+        if not how.may_end(run.state):
             return run.state
-        run.record_cancelled(by, reason)
-        if parent is not None:
+        how.check(run.state)
+        (run.record_undoing if how.compensates else run.record_cancelled)(how.by, how.reason)
+        if parent is not None and run.state.is_over:
             self.tell_parent(connection, run.state)
         self._append(connection, run)
-        for step in run.state.waits:
-            if step.child is not None:
-                self.cancel(connection, step.child, by, f"run {run_id} was cancelled")
-        return run.state
-
-    def change_envelope(self, connection: Any, run_id: str, envelope: Envelope, by: str, reason: str) -> RunState:
-        """Give a run another envelope; return the run as it is then.
-
-        Raises ``RunNotFound``, ``IllegalEvent`` where it is done or cancelled.
-        """
-        self._recorder.hold(connection, run_id)
-        run = self._run(connection, run_id)
-        if run.state.envelope_json != envelope.json_text:
-            run.record_envelope(envelope, by, reason)
-            self._append(connection, run)
+        for child in children:
+            reason = f"run {run_id} was cancelled"
+            self.cancel(connection, child, replace(how, reason=reason, check=lambda _: None))
         return run.state
 
     def tell_parent(self, connection: Any, child: RunState) -> None:
@@ -146,8 +178,10 @@ class Arrivals:
             raise RunNotFound(f"no run {run_id!r}")
         return AgentRun.of(state, self._clock)
 
-    def _append(self, connection: Any, run: AgentRun) -> None:
+    def _append(self, connection: Any, run: AgentRun) -> list[StoredEvent]:
         events = run.pending
         stored = [self._mapper.to_stored_event(event) for event in events]
-        self._recorder.append_in(connection, stored, change_of(run.state, run.recorded, events, None), ())
+        change = change_of(run.state, run.recorded, events, None)
+        self._recorder.append_in(connection, stored, change, claims_of(run.state.run_id, events))
         run.mark_recorded()
+        return stored

@@ -93,6 +93,11 @@ class Leases:
         found = self._written(lambda connection: connection.execute(self._look, (run_id,)).fetchone())
         return found and _held(run_id, *found)
 
+    def holder_in(self, connection: Any, run_id: str) -> Held | None:
+        """Return what ``holder`` does, inside a transaction that somebody else commits."""
+        found = connection.execute(self._look, (run_id,)).fetchone()
+        return found and _held(run_id, *found)
+
     def renew(self, lease: Lease) -> None:
         """Renew a lease; raise ``LeaseLost`` where it is another's by now, or was given back."""
         asked_at = elapsed()

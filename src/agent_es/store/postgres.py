@@ -227,7 +227,7 @@ class Postgres:
         claims: Sequence[Claim],
     ) -> bool:
         """Append in one statement; return False, with nothing done, where it was refused or is more than that."""
-        if len(stored) > BATCH or row.tags or row.deliveries or row.spends or not _are_of_one(claims):
+        if len(stored) > BATCH or _has_more(row) or not _are_of_one(claims):
             return False
         guard = () if row.columns is ALL else (stored[0].originator_version - 1,)
         fence = () if row.token is None else (row.token,)
@@ -267,6 +267,11 @@ def _cursor_of(connection: psycopg.Connection[Any]) -> psycopg.Cursor[Any]:
     except KeyError:
         cursor = connection.__dict__["agent_es_cursor"] = connection.cursor()
     return cursor
+
+
+def _has_more(row: Change) -> bool:
+    """Say whether more than a run's row, its keys and its events is written."""
+    return bool(row.tags or row.deliveries or row.spends or row.opens or row.closes)
 
 
 def _are_of_one(claims: Sequence[Claim]) -> bool:

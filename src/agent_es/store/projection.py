@@ -7,10 +7,11 @@ Rule 2: a text is one that every database keeps; the events have it to the lette
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from agent_es.events import AnyEvent, EnvelopeChanged, LlmDecided, SignalReceived
+from agent_es.events import AnyEvent, ApprovalGranted, EnvelopeChanged, LlmDecided, Paused, SignalReceived, Steered
 from agent_es.state import RunState
+from agent_es.store.items import Item, Place, items_of
 from agent_es.store.spending import Spend, spends_of
 from agent_es.values import canonical, digest, valid_unicode
 
@@ -50,6 +51,10 @@ class Change(NamedTuple):
     tags: tuple[Tag, ...] = ()
     deliveries: tuple[Delivery, ...] = ()
     spends: tuple[Spend, ...] = ()
+    opens: tuple[Item, ...] = ()
+    """What waits for a person from now on."""
+    closes: frozenset[Place] = frozenset()
+    """What does not any more."""
 
 
 ALL: Columns = (
@@ -80,7 +85,7 @@ PROGRESS, HELD_PROGRESS = "claims = 0", "claims = 1"
 LET_GO = ("lease_owner = NULL", "lease_until = 0")
 
 
-_STANDS_STILL = frozenset({LlmDecided, SignalReceived, EnvelopeChanged})
+_STANDS_STILL = frozenset({LlmDecided, SignalReceived, EnvelopeChanged, Steered, Paused})
 """What gets a run nowhere: a further attempt, and what comes from outside."""
 
 
@@ -96,6 +101,7 @@ def row_of(state: RunState, events: Iterable[AnyEvent] = ()) -> Change:
         rings=state.can_move,
         tags=tuple(sorted({tag_of(name, value, state.run_id) for name, value in state.tags.items()})),
         deliveries=_deliveries_of(state.run_id, events),
+        opens=items_of(state, RunState(), events)[0],
         spends=tuple([spend._replace(limit=None) for spend in spends_of(RunState(), events)]),  # it has happened
     )
 
@@ -109,16 +115,22 @@ def change_of(state: RunState, before: RunState, events: Sequence[AnyEvent], tok
     is_progress = state.turns > before.turns or any(type(event) not in _STANDS_STILL for event in events)
     is_held = token is not None and state.can_move
     progress = (HELD_PROGRESS if is_held else PROGRESS,) if is_progress else ()
-    deliveries, spends = _deliveries_of(state.run_id, events), spends_of(before, events)
+    opens, closes = items_of(state, before, events)
+    beside: dict[str, Any] = {
+        "deliveries": _deliveries_of(state.run_id, events),
+        "spends": spends_of(before, events),
+        "opens": opens,
+        "closes": closes,
+    }
     if state.envelope_json != before.envelope_json:
         values = (_envelope_of(state), *_status_of(state), *_cursor_of(state))
-        return Change(("envelope_id", *STATUS), values, progress, token, deliveries=deliveries, spends=spends)
+        return Change(("envelope_id", *STATUS), values, progress, token, **beside)
     if _status_of(state) == _status_of(before):
-        return Change(CURSOR, _cursor_of(state), progress, token, deliveries=deliveries, spends=spends)
+        return Change(CURSOR, _cursor_of(state), progress, token, **beside)
     lets_go = LET_GO if token is not None and ends_lease(state, before) else ()
     rings = token is None and state.can_move and not before.can_move
     values = (*_status_of(state), *_cursor_of(state))
-    return Change(STATUS, values, (*progress, *lets_go), token, rings, deliveries=deliveries, spends=spends)
+    return Change(STATUS, values, (*progress, *lets_go), token, rings, **beside)
 
 
 def ends_lease(state: RunState, before: RunState) -> bool:
@@ -174,11 +186,11 @@ class Claim:
 
 
 def claims_of(run_id: str, events: Iterable[AnyEvent]) -> list[Claim]:
-    """Return the keys that the events claim: every decision that carries one."""
+    """Return the keys that the events claim: every decision that carries one, a person's among them."""
     return [
         Claim(plain(event.keyed_as or event.tool), plain(event.key), run_id, event.idx, digest(event.args))
         for event in events
-        if type(event) is LlmDecided and event.key is not None
+        if (type(event) is LlmDecided or type(event) is ApprovalGranted) and event.key is not None and event.args
     ]
 
 

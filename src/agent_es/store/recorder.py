@@ -30,6 +30,7 @@ from agent_es.store.spending import Spend
 from agent_es.store.tables import (
     SCHEMA_VERSION,
     deliveries,
+    inbox,
     is_present,
     keys,
     metadata,
@@ -102,6 +103,15 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
         self._insert_key = sql(f"INSERT INTO {keys.name} VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING")
         self._insert_tag = sql(f"INSERT INTO {tags.name} VALUES (?, ?, ?) ON CONFLICT DO NOTHING")
         self._insert_delivery = sql(f"INSERT INTO {deliveries.name} VALUES (?, ?, ?, ?)")
+        self._close_item = sql(f"DELETE FROM {inbox.name} WHERE run_id = ? AND idx = ? AND kind = ?")
+        self._open_item = sql(
+            f"INSERT INTO {inbox.name} (run_id, idx, kind, since) VALUES (?, ?, ?, ?) "
+            "ON CONFLICT (run_id, idx, kind) DO UPDATE SET since = excluded.since, told_at = NULL, telling_until = 0"
+        )
+        self._told_items = f"SELECT told_at, run_id, idx, kind, since FROM {inbox.name} WHERE told_at IS NOT NULL"
+        self._told_item = sql(
+            f"UPDATE {inbox.name} SET told_at = ? WHERE run_id = ? AND idx = ? AND kind = ? AND since = ?"
+        )
         self._add_spent = sql(
             f"INSERT INTO {spending.name} VALUES (?, ?, ?) ON CONFLICT (run_id, what) DO UPDATE "
             f"SET amount = {spending.name}.amount + excluded.amount RETURNING amount"
@@ -249,6 +259,10 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
             connection.execute(self._insert_tag, tuple(tag))
         for delivery in row.deliveries:
             connection.execute(self._insert_delivery, tuple(delivery))
+        for place in sorted(row.closes):
+            connection.execute(self._close_item, (row.values[-1], *place))
+        for item in row.opens:
+            connection.execute(self._open_item, tuple(item))
         for spend in row.spends:
             ((amount,),) = connection.execute(self._add_spent, (spend.run_id, spend.what, spend.amount)).fetchall()
             if is_bounded and spend.is_over(amount):
@@ -386,7 +400,8 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
                     connection.execute(dialect.sql(f"DELETE FROM {runs.name} WHERE run_id = ?"), (run_id,))
                 elif stream not in readable:
                     kept.add(run_id)
-            for table in (keys, tags, deliveries):
+            told = connection.execute(self._told_items).fetchall()  # who was told once is not told again
+            for table in (keys, tags, deliveries, inbox):
                 self._clear(connection, table, kept)
             if not kept:  # else nobody knows what those spent that cannot be read: what is counted stays
                 self._clear(connection, spending, kept)
@@ -395,6 +410,7 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
                 if claims:
                     connection.cursor().executemany(self._insert_key, [astuple(claim) for claim in claims])
                 self._note(connection, row._replace(spends=()) if kept else row)
+            connection.cursor().executemany(self._told_item, told)
         return len(streams)
 
     def _clear(self, connection: Any, table: Table, kept: Collection[str]) -> None:

@@ -24,7 +24,7 @@ from sqlalchemy import (
 
 from agent_es.errors import SchemaMismatch
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 metadata = MetaData()
 
@@ -97,6 +97,18 @@ deliveries = Table(
     Column("seq", Integer, nullable=False, comment="of the event that records it"),
     Column("digest", String(64), nullable=False, comment="of what it brought"),
     sqlite_with_rowid=False,
+)
+
+inbox = Table(
+    "agent_es_inbox",
+    metadata,
+    Column("run_id", String(200), primary_key=True),
+    Column("idx", Integer, primary_key=True, autoincrement=False, comment="of the step; -1 is the whole run"),
+    Column("kind", String(16), primary_key=True, comment="approval, doubt, question, parked or paused"),
+    Column("since", Float, nullable=False, comment="seconds since 1970, UTC"),
+    Column("told_at", Float, comment="when somebody was told, by the database's clock"),
+    Column("telling_until", Float, nullable=False, server_default="0", comment="who tells it has it until then"),
+    Index("agent_es_inbox_by_age", "since", "run_id", "idx"),
 )
 
 spending = Table(

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Literal, Never
 
@@ -27,6 +28,7 @@ from agent_es.state import RunState, Steps
 from agent_es.step import Append, Decide, Enter, NextDone, Probe, Request, Start, Transact
 from agent_es.tools import Outcome
 
+NEVER = datetime(1, 1, 1, tzinfo=UTC)
 BEFORE = "before"
 AFTER = "after"
 
@@ -315,11 +317,13 @@ def essence(state: RunState) -> RunState:
                 step.undoes,
                 step.keyed_as,
                 step[15] and (None, *step[15][1:]),
+                step[16] and step[16]._replace(expires_at=None),
             )
             for step in state.steps
         ],
         len(state.steps),
         (),
     )
-    timeless = replace(state, wake_at=None, rests_until=None, started_at=None, updated_at=None)
+    messages = tuple([message._replace(seq=0, turn=0, at=NEVER) for message in state.messages])
+    timeless = replace(state, wake_at=None, rests_until=None, started_at=None, updated_at=None, messages=messages)
     return replace(timeless, steps=steps, version=0, signals=(), tokens=0, cost=Decimal(0), reserved=None)

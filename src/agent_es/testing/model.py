@@ -71,7 +71,7 @@ class StrictModel(ScriptedDecider):
             steps = made.get(turn, [])
             if steps and all(step.undoes is not None for step in steps):
                 continue  # the runner decides what it undoes, not the model
-            calls = [(step.tool, step.args_json) for step in steps]
+            calls = [(step.tool, step.said_json) for step in steps]
             said = _calls_of(self.script[turn]) if turn < len(self.script) else []
             if calls != said:
                 raise MalformedHistory(HistoryRule.SAID, f"turn {turn}", f"it has {calls}, and the model said {said}")
@@ -80,15 +80,18 @@ class StrictModel(ScriptedDecider):
 def messages_of(run: RunState) -> list[Message]:
     """Return the messages that a chat API would get for the next turn of a run: plain JSON data."""
     messages: list[Message] = [{"role": "user", "content": run.goal}]
-    for _, turn in groupby(run.steps, key=_turn_of):
+    said = deque(run.messages)
+    for number, turn in groupby(run.steps, key=_turn_of):
         steps = [*turn]
+        while said and said[0].turn <= number:
+            messages.append(_said(said.popleft().text))
         messages.append({"role": "assistant", "tool_calls": [_call_of(step) for step in steps]})
         messages += [
             {"role": "tool", "tool_call_id": _id_of(step), "content": step.value_json}
             for step in steps
             if step.value_json is not None
         ]
-    return messages
+    return messages + [_said(message.text) for message in said]
 
 
 def check_messages(messages: Sequence[Mapping[str, Any]], tools: Sequence[ToolSpec]) -> None:
@@ -169,6 +172,10 @@ class _History:
         return MalformedHistory(rule, f"message {self._at}", found)
 
 
+def _said(text: str) -> Message:
+    return {"role": "user", "content": text}
+
+
 def _turn_of(step: Step) -> int:
     return step.turn
 
@@ -178,7 +185,7 @@ def _id_of(step: Step) -> str:
 
 
 def _call_of(step: Step) -> dict[str, str]:
-    return {"id": _id_of(step), "name": step.tool, "arguments": step.args_json}
+    return {"id": _id_of(step), "name": step.tool, "arguments": step.said_json}
 
 
 def _calls_of(line: Decision) -> list[tuple[str, str]]:
