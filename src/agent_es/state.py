@@ -866,7 +866,8 @@ class Draft:
             self.wake_at = min((at for at in expires if at), default=None)
             self.status, self.waiting_for = Status.WAITING, "doubt" if self.in_doubt else "approval"
         else:
-            self.status, self.waiting_for = Status.RUNNING, None
+            is_begun = self.turns or self.reserved is not None or self.tokens or self.compensating
+            self.status, self.waiting_for = Status.RUNNING if is_begun else Status.PENDING, None
 
     def _is_there(self, waits: Iterable[Awaited]) -> bool:
         """Say whether something came that a step waits for."""

@@ -370,7 +370,8 @@ def test_workers_are_killed_while_another_process_signals(spawn: Spawn, url: str
 def work(url: str, folder: Path) -> None:
     with RunStore(url) as store:
         desk, tell = Desk(folder, MOMENT), say_when_ready
-        Worker(store, agents=[Clerk], decider=Asks(), deps=desk, lease=1.0, poll=0.05, on_event=tell).run()
+        options = {"lease": 1.0, "poll": 0.05, "park_after": 100, "on_event": tell}  # a slow machine parks nothing
+        Worker(store, agents=[Clerk], decider=Asks(), deps=desk, **options).run()
 
 
 def say_when_ready(notice: Notice) -> None:

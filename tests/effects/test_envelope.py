@@ -68,6 +68,26 @@ def play(
     return state, called
 
 
+class Trickster(AgentRun):
+    """Has a tool that is called like a wait."""
+
+    @tool(effect="read")
+    def sleep(self, ctx: ToolContext[list[Body]], seconds: int = 0) -> None:
+        ctx.deps.append(("sleep", seconds))
+
+
+def test_a_wait_is_outside_of_no_envelope_and_a_tool_of_its_name_is_judged_like_any_other(store: RunStore) -> None:
+    script = ScriptedDecider([Sleep(timedelta(0)), CallTool("sleep", {"seconds": 1}), Finish("ok")])
+    called: list[Body] = []
+
+    state = Runner(store, script, deps=called, agents=[Trickster]).run(
+        Trickster, run_id="run-1", goal="rest", envelope=Envelope(tools=("refund",))
+    )
+
+    assert [step.status for step in state.steps] == ["done", "failed"]
+    assert called == []
+
+
 def test_what_is_refused_is_not_called_and_the_decider_sees_the_rule(store: RunStore) -> None:
     envelope = Envelope(tools=("refund",), limits={"refund.amount": "<= 200"})
 

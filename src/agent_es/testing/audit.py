@@ -16,12 +16,26 @@ from sqlalchemy import select
 from agent_es.decider import Answered, Decider
 from agent_es.drivers import Body
 from agent_es.errors import AgentError, IllegalEvent, LeaseLost, RunMoved, RunNotFound
-from agent_es.events import SignalReceived, WaitBegan, WaitEnded
+from agent_es.events import (
+    AnyEvent,
+    ApprovalDenied,
+    ApprovalGranted,
+    ApprovalRequested,
+    Cancelled,
+    CompensationBegan,
+    EnvelopeChanged,
+    LlmDecided,
+    QuestionAnswered,
+    SignalReceived,
+    Steered,
+    WaitBegan,
+    WaitEnded,
+)
 from agent_es.journal import JournalEntry
 from agent_es.run import AgentRun, check_legal
 from agent_es.state import RunState, Status, ended
 from agent_es.store import RunStore
-from agent_es.store.tables import deliveries, keys, runs, tags
+from agent_es.store.tables import deliveries, inbox, keys, runs, tags
 from agent_es.testing.crash import CrashingRunner, essence
 from agent_es.testing.difference import difference
 from agent_es.tools import ToolSpec
@@ -161,6 +175,7 @@ def problems_of(store: RunStore, run_id: str, told: RunState | None) -> Iterable
         journal = store.journal(run_id)
         check_legal(run_id, [entry.event for entry in journal])
         yield from wrong_waits(journal)
+        yield from wrong_approvals(journal)
         state = store.load(run_id)
         if told is not None and told != state:
             yield f"the worker returned another state than the journal folds to:\n{difference(state, told)}"
@@ -203,6 +218,58 @@ def wrong_waits(journal: Sequence[JournalEntry]) -> Iterable[str]:
                 came.pop(-1 if received is None else received, None)
 
 
+@dataclass
+class _Asked:
+    """A call that a person must say yes to, as the journal tells of it."""
+
+    args: str
+    digest: str
+    people: int
+    said_yes: set[str] = field(default_factory=set)
+    is_denied: bool = False
+
+    @property
+    def is_answered(self) -> bool:
+        return self.is_denied or len(self.said_yes) >= self.people
+
+    def take(self, event: ApprovalGranted | ApprovalDenied) -> Iterable[str]:
+        """Take in what a person says, and yield what is wrong with it."""
+        if self.is_answered:
+            yield f"{event.by} answered for step {event.idx}, which was answered before"
+        if isinstance(event, ApprovalDenied):
+            self.is_denied = True
+            return
+        if event.args is not None:
+            self.args, self.digest, self.said_yes = event.args, event.digest, set()
+        if event.digest != self.digest:
+            yield f"{event.by} said yes to something else than step {event.idx}"
+        self.said_yes.add(event.by)
+
+    def start(self, event: LlmDecided) -> Iterable[str]:
+        """Yield what is wrong with a start."""
+        if self.is_denied or not self.is_answered:
+            yield f"step {event.idx} started, and nobody had said yes to it"
+        elif event.args != self.args:
+            yield f"step {event.idx} started with {event.args}, and {self.args} was approved"
+
+
+def wrong_approvals(journal: Sequence[JournalEntry]) -> Iterable[str]:
+    """Yield where a call started without the yes that it waits for, or with other arguments than that was to."""
+    asked: dict[int, _Asked] = {}
+    for entry in journal:
+        event, wrong = entry.event, ()  # type: Any, Iterable[str]
+        match event:
+            case ApprovalRequested(idx=idx):
+                wrong = [f"step {idx} was asked about before"] if idx in asked else ()
+                asked[idx] = _Asked(event.args, event.digest, event.people)
+            case ApprovalGranted(idx=idx) | ApprovalDenied(idx=idx):
+                wrong = asked[idx].take(event)
+            case LlmDecided(idx=idx, attempt=attempt) if attempt and idx in asked:
+                wrong = asked[idx].start(event)
+        for problem in wrong:
+            yield f"seq {entry.seq}: {problem}"
+
+
 def _by(received: int | None) -> str:
     return "the clock" if received is None else f"the signal of seq {received}"
 
@@ -211,8 +278,29 @@ def _projected(store: RunStore) -> dict[str, list[tuple[Any, ...]]]:
     with store.recorder.transaction(commit=False) as session:
         return {
             table.name: sorted(map(tuple, session.execute(select(table))), key=repr)
-            for table in (runs, keys, tags, deliveries)
+            for table in (runs, keys, tags, deliveries, inbox)
         }
+
+
+def words_of(journal: Iterable[JournalEntry]) -> Sequence[object]:
+    """Return what people said that may make a run another one, whenever they said it."""
+    return sorted(filter(None, (_word_of(entry.event) for entry in journal)))
+
+
+def _word_of(event: AnyEvent) -> tuple[str, ...] | None:
+    match event:
+        case ApprovalGranted(idx=idx, args=str(args)):
+            return "edited", str(idx), args
+        case ApprovalDenied(idx=idx):
+            return "denied", str(idx)
+        case QuestionAnswered(idx=idx, answer=said):
+            return "answered", str(idx), said
+        case Steered(text=text):
+            return "steered", text
+        case Cancelled() | CompensationBegan() | EnvelopeChanged():
+            return (type(event).__name__,)
+        case _:
+            return None
 
 
 def effects_beside(happened: Iterable[Any], expected: Iterable[Any]) -> tuple[Counter[Any], Counter[Any]]:

@@ -14,7 +14,7 @@ from agent_es.errors import AgentError, BadScenario
 from agent_es.events import DoubtSettled, Parked, StepInDoubt
 from agent_es.journal import JournalEntry
 from agent_es.state import RunState
-from agent_es.testing.audit import Audit, effects_beside, hashable, problems_of
+from agent_es.testing.audit import Audit, effects_beside, hashable, problems_of, words_of
 from agent_es.testing.crash import Crash, Life, Place
 from agent_es.testing.difference import difference
 from agent_es.testing.scenario import Ending, Scenario
@@ -151,18 +151,30 @@ def look_at(fate: Fate, scenario: Scenario, folder: Path, told: RunState | None,
 def _counted(fate: Fate, calm: Fate) -> Iterable[str]:
     """Count what happened too often, and what never did."""
     happened, expected = Counter(map(hashable, fate.effects)), Counter(map(hashable, calm.effects))
-    fate.double = (happened - expected).total()
-    if not (fate.in_doubt or fate.gave_up or fate.went_on):
+    is_other = is_another(fate.journal, calm)
+    too_often = doubles(happened, expected, is_other=is_other)
+    fate.double = too_often.total()
+    if not (fate.in_doubt or fate.gave_up or fate.went_on or is_other):
         fate.lost = (expected - happened).total()
-    for effect in happened - expected:
+    for effect in too_often:
         yield f"double: {effect} happened {many(happened[effect], 'time')}, and {expected[effect]} without a crash"
     for effect in (expected - happened) if fate.lost else ():
         yield f"lost: {effect} happened {many(happened[effect], 'time')}, and {expected[effect]} without a crash"
 
 
+def is_another(journal: Iterable[JournalEntry], calm: Fate) -> bool:
+    """Say whether people made a run another one than that without a crash: they said something else."""
+    return words_of(journal) != words_of(calm.journal)
+
+
+def doubles(happened: Counter[Any], expected: Counter[Any], *, is_other: bool) -> Counter[Any]:
+    """Return what happened too often; where people said something else, what nobody expected may happen once."""
+    return happened - expected - Counter(set(happened) - set(expected) if is_other else ())
+
+
 def _beside(fate: Fate, calm: Fate, same: object, expected: object) -> Iterable[str]:
     """Yield where a journey differs from the one without a crash."""
-    if fate.gave_up or fate.state is None or calm.state is None:
+    if fate.gave_up or fate.state is None or calm.state is None or is_another(fate.journal, calm):
         return
     if not fate.in_doubt and where(fate.state) != where(calm.state):
         yield f"the run is {where(fate.state)}, and without a crash it is {where(calm.state)}"

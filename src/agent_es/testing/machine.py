@@ -1,6 +1,6 @@
 """A Hypothesis machine over a scenario: workers that are frozen, thawed, killed and failed in any order.
 
-Signals come between their moves, and time goes by.
+Signals come between their moves, people answer, steer, pause and cancel, and time goes by.
 
 Rule 1: exhaustive is the other tool (``survives_every_crash``); this one draws interleavings.
 Rule 2: whatever was drawn, the last worker brings the run to its end, and then everything must hold.
@@ -12,6 +12,7 @@ The idea of a failing state machine that prints a program is Hypothesis's own.
 import shutil
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -33,14 +34,15 @@ from hypothesis.stateful import (
 from sqlalchemy import update
 
 from agent_es.errors import AgentError, RunHeld, StoreBusy
+from agent_es.journal import JournalEntry
 from agent_es.owners import Owner
-from agent_es.state import RunState
+from agent_es.state import RunState, Step
 from agent_es.store import RunStore
 from agent_es.store.tables import runs
-from agent_es.testing.audit import Audit, effects_beside, wrong_row
+from agent_es.testing.audit import Audit, hashable, wrong_row
 from agent_es.testing.clock import MovableClock, WrongClock
 from agent_es.testing.crash import Crash, Life
-from agent_es.testing.journey import Fate, look_at, travel
+from agent_es.testing.journey import Fate, doubles, is_another, look_at, travel
 from agent_es.testing.scenario import Scenario, Sent, scratch
 from agent_es.testing.stepped import EXPECTED, Fault, SteppedWorker
 
@@ -65,6 +67,10 @@ def _let_lapse(store: RunStore) -> None:
         session.execute(update(runs).values(lease_until=0))
 
 
+def _who(machine: "RunMachine") -> st.SearchStrategy[str]:
+    return st.sampled_from(machine.people)
+
+
 def _how_wrong(machine: "RunMachine") -> st.SearchStrategy[float]:
     return st.sampled_from(machine.wrong_by)
 
@@ -77,8 +83,12 @@ class RunMachine(RuleBasedStateMachine):
 
     Where a run waits for something that may be long in coming, its worker's life ends, and whoever is hired next
     looks whether it is there.  The ``signals`` of the scenario come at any moment: before anybody waits for them,
-    late, once more, in any order.  The last worker finds all of them there, and sleeps for as long as it takes.  A
-    wait with a timeout may end by the clock here; say in ``Scenario(same=...)`` what is the same then.
+    late, once more, in any order.  So do the answers of ``people``, who also steer and pause the run; with
+    ``says_no``, they deny, give other arguments, and cancel.  Where they say something else than in a run without a
+    crash, it is another run, and compared with nothing but itself: what happens in it happens once, and nothing
+    without the yes that it waits for.  The last worker finds all signals
+    there, and sleeps for as long as it takes.  A wait with a timeout may end by the clock here; say in
+    ``Scenario(same=...)`` what is the same then.
     """
 
     scenario: ClassVar[Scenario]
@@ -88,6 +98,13 @@ class RunMachine(RuleBasedStateMachine):
 
     wrong_by: ClassVar[Sequence[float]] = (0.0, -600.0, 600.0)
     """By how many seconds the clock of a worker may be wrong."""
+
+    people: ClassVar[Sequence[str]] = ("dana", "ann")
+    """Who answers, steers and stops the run."""
+
+    says_no: ClassVar[bool] = False
+    """Whether people also deny, give other arguments, let the time go by and cancel: the invariant must hold of such
+    runs, too."""
 
     workers = Bundle("workers")
 
@@ -208,6 +225,81 @@ class RunMachine(RuleBasedStateMachine):
                     f"the delivery {delivery_id} was at seq {first}, and came to seq {told.seq} too"
                 )
 
+    # Rules of people.  They do something where there is something to do; a refusal is no problem.
+
+    def given(self, step: Step) -> Mapping[str, Any]:
+        """Return the arguments that a person gives for a call instead; override it: here, those that it has."""
+        return step.approval.args if step.approval else step.args
+
+    @property
+    def asks(self) -> bool:
+        """Whether a person may have to say yes to something."""
+        return self.scenario.envelope is not None and any(it.needs_approval for it in self.scenario.envelope.chain)
+
+    @precondition(lambda self: self.asks)
+    @rule(by=st.runner().flatmap(_who), which=st.integers(0, 3), twice=st.booleans())
+    def approve(self, by: str, which: int = 0, *, twice: bool = False) -> None:
+        """Say yes to one of the calls that wait for it, and once more where somebody clicks twice."""
+        for _ in range(1 + twice):
+            self._answer(which, lambda step: self.store.approve(self.running.run_id, step.idx, by=by))
+
+    @precondition(lambda self: self.asks and self.says_no)
+    @rule(by=st.runner().flatmap(_who), which=st.integers(0, 3))
+    def edit(self, by: str, which: int = 0) -> None:
+        """Say yes to one of the calls with other arguments."""
+        agent, run_id = self.scenario.agent, self.running.run_id
+        self._answer(
+            which, lambda step: self.store.approve(run_id, step.idx, by=by, args=self.given(step), agent=agent)
+        )
+
+    @precondition(lambda self: self.asks and self.says_no)
+    @rule(by=st.runner().flatmap(_who), which=st.integers(0, 3))
+    def deny(self, by: str, which: int = 0) -> None:
+        """Say no to one of the calls."""
+        self._answer(which, lambda step: self.store.deny(self.running.run_id, step.idx, by=by))
+
+    @precondition(lambda self: self.asks and self.says_no)
+    @rule()
+    def expire(self) -> None:
+        """Let the time come after which it is too late to answer."""
+        with suppress(AgentError):
+            gates = [step.approval for step in self.store.load(self.running.run_id).gated]
+            expires = [gate.expires_at for gate in gates if gate is not None and gate.expires_at is not None]
+            if expires:
+                self.clock.move(max(0.0, (min(expires) - self.clock.now()).total_seconds()))
+
+    @rule(by=st.runner().flatmap(_who), text=st.sampled_from(["go on", "be careful"]))
+    def steer(self, by: str, text: str = "go on") -> None:
+        """Tell the decider something."""
+        with suppress(AgentError):
+            self.store.steer(self.running.run_id, text, by=by)
+
+    @rule(by=st.runner().flatmap(_who))
+    def pause(self, by: str) -> None:
+        """Stop the run."""
+        with suppress(AgentError):
+            self.store.pause(self.running.run_id, by=by)
+
+    @rule(by=st.runner().flatmap(_who))
+    def resume(self, by: str) -> None:
+        """Let a paused run go on."""
+        with suppress(AgentError):
+            self.store.resume(self.running.run_id, by=by)
+
+    @precondition(lambda self: self.says_no)
+    @rule(by=st.runner().flatmap(_who), compensate=st.booleans(), really=st.integers(0, 7))
+    def cancel(self, by: str, *, compensate: bool = False, really: int = 0) -> None:
+        """End the run, now and then: not much can happen to it after that."""
+        if really == 0:
+            with suppress(AgentError):
+                self.store.cancel(self.running.run_id, by=by, compensate=compensate)
+
+    def _answer(self, which: int, answer: Callable[[Step], object]) -> None:
+        with suppress(AgentError):
+            gated = self.store.load(self.running.run_id).gated
+            if gated:
+                answer(gated[which % len(gated)])
+
     @rule(name=st.runner().flatmap(lambda machine: st.sampled_from(sorted(machine.acts))))
     def act(self, name: str) -> None:
         """Let somebody outside act on the run, where it is there and they may."""
@@ -236,6 +328,8 @@ class RunMachine(RuleBasedStateMachine):
         alone = replace(self.running, signals=self.scenario.signals, patience=self.scenario.patience)
         with alone.open_store(self.folder, self.audit) as store:
             _let_lapse(store)
+            with suppress(AgentError):
+                store.resume(alone.run_id, by=self.people[0])
         last = SteppedWorker(lambda life: alone.live(self.folder, life, self.audit))
         last.finish()
         fate = Fate((), 0, problems=[*self._problems, *self.audit.problems], shown=self.audit.shown)
@@ -254,7 +348,12 @@ class RunMachine(RuleBasedStateMachine):
             self._alive.remove(worker)
         if worker.error is not None and not isinstance(worker.error, MAY_STOP):
             self._problems.append(f"a worker stopped with {worker.error!r}, where it stood {worker.at}")
-        too_often, _ = effects_beside(self.running.effects(self.world), self.calm().effects)
+        happened = Counter(map(hashable, self.running.effects(self.world)))
+        expected = Counter(map(hashable, self.calm().effects))
+        journal: Sequence[JournalEntry] = ()
+        with suppress(AgentError):
+            journal = self.store.journal(self.running.run_id)
+        too_often = doubles(happened, expected, is_other=is_another(journal, self.calm()))
         double = [f"double: {effect} happened {times} times too often" for effect, times in too_often.items()]
         row = wrong_row(self.store, self.running.run_id)
         self._hold([*double, *([row] if row else [])])

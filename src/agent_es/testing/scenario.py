@@ -83,7 +83,7 @@ class Scenario:
     patience: float = PATIENCE
     """Seconds that a worker waits for the store's write lock."""
     person: Person | None = None
-    """Acts on the run where it waits; a life goes on for as long as that moves it."""
+    """Acts on the run where it waits, before time goes by; a life goes on for as long as that moves it."""
     signals: Sequence[Sent] = ()
     """What somebody sends to the run: name, payload, and the id of the delivery.
 
@@ -122,7 +122,7 @@ class Scenario:
                 tools=self.tools,
                 at_once=self.at_once,
                 agents=[self.agent],
-                max_wait=0.0 if self.signals else life.max_wait,
+                max_wait=0.0 if self.signals or self.person else life.max_wait,
                 sleep=getattr(self.clock, "sleep", time.sleep),
             )
             state = self._run(runner)

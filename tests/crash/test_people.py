@@ -1,0 +1,130 @@
+"""The story with a limit, wherever a worker dies: without a yes no refund ever, with one exactly one."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from agent_es import Status, Step
+from agent_es.testing import RunMachine, Scenario, on_postgres, survives_every_fault
+from agent_es.testing.scenario import Ending
+from examples import approving
+from examples.approving import given
+
+SCENARIOS: Mapping[str, Scenario] = {
+    name: value for name, value in vars(approving).items() if isinstance(value, Scenario)
+}
+
+FEW = settings(
+    max_examples=25,
+    stateful_step_count=15,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=set(Phase) - {Phase.explain},
+)
+
+
+@pytest.fixture(scope="module")
+def moved(database: str, request: pytest.FixtureRequest) -> Any:
+    """Returns a scenario with its runs on the database that the test is for."""
+    if database == "sqlite":
+        return lambda scenario: scenario
+    server = request.getfixturevalue("server")
+    return lambda scenario: replace(scenario, url=on_postgres(server.url))
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_what_a_person_says_counts_once_wherever_a_worker_dies(name: str, moved: Any, crash_kit: Any) -> None:
+    report = replace(crash_kit, size=12).survives(moved(SCENARIOS[name]))
+
+    assert report.crashes
+    assert (report.double, report.lost, report.in_doubt, report.calm) == (0, 0, 0, "done")
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_so_it_does_where_the_next_worker_dies_too(name: str, crash_kit: Any) -> None:
+    report = replace(crash_kit, points="sample", size=200).survives(SCENARIOS[name], crashes=2)
+
+    assert (report.double, report.lost, report.in_doubt) == (0, 0, 0)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_so_it_does_wherever_two_workers_die(name: str, crash_kit: Any) -> None:
+    report = crash_kit.survives(SCENARIOS[name], crashes=2)
+
+    assert (report.double, report.lost, report.in_doubt) == (0, 0, 0)
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_so_it_does_where_the_process_of_the_worker_is_killed(name: str, crash_kit: Any) -> None:
+    report = crash_kit.survives_kills(f"examples.approving:{name}")
+
+    assert report.crashes
+    assert (report.double, report.lost, report.in_doubt) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("name", ["approved", "edited"])
+def test_so_it_does_where_the_store_fails(name: str) -> None:
+    survives_every_fault(SCENARIOS[name])
+
+
+def only_with_a_yes(ending: Ending) -> None:
+    """Hold where nothing was refunded but what a person said yes to, and that once; a machine says what it likes."""
+    step = next((step for step in ending.state.steps if step.tool == "process_refund"), None)
+    gate = step and step.approval
+    allowed = {gate.args["amount"]} if gate is not None and len(gate.approved_by) >= gate.people else set()
+    made = [amount for _, amount in ending.world.effects()]
+    assert len(made) <= 1, made
+    assert {*made} <= allowed, (made, gate)
+    if ending.state.status is Status.DONE and ending.state.answer == "refunded":
+        assert made, "it says so, and nothing was refunded"
+
+
+class ApprovalMachine(RunMachine):
+    """The story with a limit, and people who say this and that while workers die."""
+
+    scenario: ClassVar[Scenario] = replace(approving.approved, invariant=only_with_a_yes)
+    says_no = True
+
+    def given(self, step: Step) -> Mapping[str, Any]:
+        """Return the arguments with a smaller sum."""
+        return given(step)
+
+
+def test_people_and_workers_in_any_order_refund_nothing_without_a_yes_and_nothing_twice() -> None:
+    run_state_machine_as_test(ApprovalMachine, settings=FEW)
+
+
+@pytest.mark.crash
+def test_so_they_do_five_hundred_times() -> None:
+    run_state_machine_as_test(ApprovalMachine, settings=settings(FEW, max_examples=500, stateful_step_count=20))
+
+
+def test_the_machine_has_said_all_that_people_can_say() -> None:
+    """One program by hand, so that no rule is one that never does anything."""
+    machine = ApprovalMachine()
+    worker = machine.hire()
+    while not machine.store.load("run-1").gated if machine.store.count() else True:
+        machine.move(worker, 1)
+    worker.die()
+
+    machine.pause("ann")
+    machine.approve("dana", twice=True)
+    machine.edit("ann")
+    machine.steer("dana", "be careful")
+    machine.resume("ann")
+    machine.approve("dana")
+    machine.deny("ann")
+    types = [entry.type for entry in machine.store.journal("run-1")]
+    machine.teardown()
+
+    assert types.count("approval_granted") == 3
+    assert {"paused", "resumed", "steered"} <= {*types}
+    assert "approval_denied" not in types
