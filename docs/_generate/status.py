@@ -26,6 +26,7 @@ from agent_es.events import (
 )
 from agent_es.run import LEGAL, misfit
 from agent_es.state import RunState, Status, evolve, fold
+from agent_es.waits import ASKED
 
 NOON = datetime(2026, 7, 5, 10, tzinfo=UTC)
 STEPS = 2
@@ -69,8 +70,11 @@ def table() -> str:
 
 
 def _shape(state: RunState) -> object:
+    """Return what decides what may happen: which of the steps is how, and how one of them ended, does not."""
     comes = bool(state.signals), state.rests_until is not None
-    return state.status, state.waiting_for, state.compensating, comes, tuple(step.status for step in state.steps)
+    held = state.compensating, state.parked is not None, state.paused is not None
+    steps = sorted((step.status, step.asks_person) if step.is_open else ("over", False) for step in state.steps)
+    return state.status, state.waiting_for, held, comes, tuple(steps)
 
 
 def _legal(state: RunState) -> Iterator[AnyEvent]:
@@ -114,7 +118,9 @@ def _waits(cls: type[Event], state: RunState) -> Iterator[dict[str, Any]]:
         return
     yield {"wake_at": NOON}
     for step in state.open_steps:
-        yield {"wake_at": NOON, "idx": step.idx, "attempt": step.attempt or None, "signal": "null"}
+        waits = {"wake_at": NOON, "idx": step.idx, "attempt": step.attempt or None}
+        yield {**waits, "signal": "null"}
+        yield {**waits, "signal": f"{ASKED}{step.idx}"}
 
 
 def _choices(annotation: Any) -> tuple[Any, ...]:
