@@ -90,7 +90,7 @@ MEANINGS: Mapping[type[Event], Mapping[str, str]] = {
         "is_given": "whether that time is its own; else it asks again then",
     },
     ApprovalRequested: {
-        "args": "what the body would get, with the defaults of the code that asked: what people are shown, and what runs",
+        "args": "what the body would get, with the defaults of the code that asked: this is shown, and runs",
         "key": "the idempotency key of the call; absent where it has none",
         "digest": "SHA-256 of the tool, these arguments and the key: what is approved is this, and nothing else",
         "rule": "which rules of the envelope ask",
