@@ -4,13 +4,15 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from inspect import getdoc
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import AwareDatetime
 from pydantic.fields import FieldInfo
 
 from agent_es.events import (
     REGISTRY,
+    ApprovalDenied,
+    ApprovalGranted,
     ApprovalRequested,
     BudgetReserved,
     CallDelayed,
@@ -24,11 +26,14 @@ from agent_es.events import (
     JsonText,
     LlmDecided,
     Parked,
+    Paused,
+    QuestionAnswered,
     Requeued,
+    Resumed,
     RunFailed,
     RunStarted,
-    Settlement,
     SignalReceived,
+    Steered,
     StepInDoubt,
     StepRefused,
     ToolFailed,
@@ -38,6 +43,7 @@ from agent_es.events import (
     WaitEnded,
 )
 from agent_es.journal import JournalEntry
+from agent_es.run import call_digest
 
 HEADER = ("originator_id", "originator_version", "timestamp")
 """What every event has; the page tells of it once."""
@@ -84,9 +90,33 @@ MEANINGS: Mapping[type[Event], Mapping[str, str]] = {
         "is_given": "whether that time is its own; else it asks again then",
     },
     ApprovalRequested: {
-        "rule": "which rule of the envelope asks",
-        "digest": "SHA-256 of the tool, its arguments and its key: what is approved is this, and nothing else",
+        "args": "what the body would get, with the defaults of the code that asked: this is shown, and runs",
+        "key": "the idempotency key of the call; absent where it has none",
+        "digest": "SHA-256 of the tool, these arguments and the key: what is approved is this, and nothing else",
+        "rule": "which rules of the envelope ask",
+        "by": "who may answer: a person whom each of these groups names, by patterns; anybody, where there are none",
+        "people": "how many different people must say yes",
+        "expires_at": "when it is too late to answer; absent where it never is",
+        "then": "what happens at that time: `deny`, and with `park` a person must see to the run as well",
     },
+    ApprovalGranted: {
+        "digest": "what the person said yes to: that of the question, or that of the arguments given here",
+        "by": "the person",
+        "args": "the arguments that the person gave instead; absent where it is a yes to what was shown",
+        "key": "the key that those arguments have",
+        "keyed_as": "the name under which that key is held, where the tool has had another",
+        "reason": "why; empty where nobody said",
+    },
+    ApprovalDenied: {
+        "digest": "what was denied",
+        "by": "the person, or `the clock`",
+        "reason": "why: the decider sees it",
+        "is_expired": "whether nobody answered in time",
+    },
+    QuestionAnswered: {"answer": "what the person said", "by": "the person"},
+    Steered: {"text": "what the person has to say, as the decider sees it", "by": "the person"},
+    Paused: {"by": "the person", "reason": "why; empty where nobody said"},
+    Resumed: {"by": "the person"},
     EnvelopeChanged: {"envelope": "what counts from then on", "by": "the person", "reason": "why"},
     ToolResult: {"result": "what the tool gave, as the decider sees it"},
     ToolFailed: {
@@ -104,7 +134,7 @@ MEANINGS: Mapping[type[Event], Mapping[str, str]] = {
         "wake_at": "when the wait ends at the latest; absent where the clock does not end it",
         "idx": "the step that waits; absent where the steps do that are retrying",
         "attempt": "the attempt whose body asked to wait; absent where the decider did",
-        "signal": "the name of the signal that ends the wait",
+        "signal": "the name of the signal that ends the wait; `answer:` and the step's number for a question",
         "child": "the run that was started with this event, whose end ends the wait",
     },
     WaitEnded: {
@@ -120,11 +150,15 @@ MEANINGS: Mapping[type[Event], Mapping[str, str]] = {
     Cancelled: {"by": "the person", "reason": "why"},
     Parked: {"reason": "what this code cannot act on"},
     Requeued: {"by": "the person"},
-    CompensationBegan: {"by": "who asked for it"},
+    CompensationBegan: {"by": "who asked for it", "reason": "why; empty where nobody said"},
     CompensationEnded: {},
     Finished: {"answer": "what the run came to"},
     RunFailed: {"reason": "why the decider gave up"},
 }
+REFUND, REFUND_KEY = '{"amount":180.0,"order_id":"ORD-3300"}', "ORD-3300:refund:180.00"
+LESS, LESS_KEY = '{"amount":170.0,"order_id":"ORD-3300"}', "ORD-3300:refund:170.00"
+"""What is asked for, and what a person says yes to instead."""
+
 EXAMPLES: Mapping[type[Event], tuple[int, Mapping[str, Any]]] = {
     RunStarted: (
         0,
@@ -142,9 +176,9 @@ EXAMPLES: Mapping[type[Event], tuple[int, Mapping[str, Any]]] = {
             "idx": 1,
             "turn": 1,
             "tool": "process_refund",
-            "args": '{"amount":180.0,"order_id":"ORD-3300"}',
+            "args": REFUND,
             "attempt": 1,
-            "key": "ORD-3300:refund:180.00",
+            "key": REFUND_KEY,
         },
     ),
     BudgetReserved: (1, {"turn": 0, "tokens": 4_000, "cost": Decimal("0.02")}),
@@ -168,10 +202,41 @@ EXAMPLES: Mapping[type[Event], tuple[int, Mapping[str, Any]]] = {
         {
             "idx": 1,
             "tool": "process_refund",
+            "args": REFUND,
+            "key": REFUND_KEY,
+            "digest": call_digest("process_refund", REFUND, REFUND_KEY),
             "rule": "needs_approval: process_refund.amount > 100",
-            "digest": "5e1d6ff0d5a27c2b6e84ac1a4f7c6ae1b1d2a40ff6c4e8e7c8ad5ba9fdc3aa10",
+            "by": (("dana", "ann-*"),),
+            "people": 2,
+            "expires_at": datetime(2026, 7, 6, 10, 0, 4, tzinfo=UTC),
         },
     ),
+    ApprovalGranted: (
+        5,
+        {
+            "idx": 1,
+            "tool": "process_refund",
+            "digest": call_digest("process_refund", LESS, LESS_KEY),
+            "by": "dana",
+            "args": LESS,
+            "key": LESS_KEY,
+            "reason": "the fee is ours to keep",
+        },
+    ),
+    ApprovalDenied: (
+        5,
+        {
+            "idx": 1,
+            "tool": "process_refund",
+            "digest": call_digest("process_refund", REFUND, REFUND_KEY),
+            "by": "dana",
+            "reason": "the parcel has not come back",
+        },
+    ),
+    QuestionAnswered: (6, {"idx": 2, "answer": '"credit"', "by": "dana"}),
+    Steered: (4, {"text": "The customer has written again: credit will do.", "by": "dana"}),
+    Paused: (4, {"by": "dana", "reason": "the provider is down"}),
+    Resumed: (5, {"by": "dana"}),
     EnvelopeChanged: (
         6,
         {"envelope": '{"budget":{"turns":40}}', "by": "ann", "reason": "the order has many lines"},
@@ -221,7 +286,7 @@ EXAMPLES: Mapping[type[Event], tuple[int, Mapping[str, Any]]] = {
     Cancelled: (6, {"by": "ann", "reason": "the customer kept it"}),
     Parked: (4, {"reason": "run run-7f3a step 1: this program has no tool 'process_refund'; requeue it where it is"}),
     Requeued: (5, {"by": "ann"}),
-    CompensationBegan: (7, {"by": "ann"}),
+    CompensationBegan: (7, {"by": "ann", "reason": "the order was a mistake"}),
     CompensationEnded: (10, {}),
     Finished: (6, {"answer": '"Refund of $180.00 for ORD-3300 is complete."'}),
     RunFailed: (5, {"reason": "the order is closed"}),
@@ -283,9 +348,11 @@ def shown(about: FieldInfo) -> str:
         Decimal: "text, a number",
         Mapping[str, str]: "object of texts",
         AwareDatetime: "text, a time",
-        Settlement: "text",
+        tuple[tuple[str, ...], ...]: "list of lists of texts",
     }
     options = get_args(about.annotation)
+    if get_origin(about.annotation) is Literal:
+        return "text"
     if type(None) in options and options[0] is JsonText:
         return "any value, may be absent"
     if type(None) in options:

@@ -14,25 +14,23 @@ from pydantic import AwareDatetime
 
 from agent_es.events import (
     AnyEvent,
-    DoubtSettled,
     Event,
     LlmDecided,
     RunStarted,
-    StepInDoubt,
-    ToolFailed,
-    ToolResult,
     WaitBegan,
     WaitEnded,
 )
+from agent_es.keys import renewed
 from agent_es.run import LEGAL, misfit
-from agent_es.state import RunState, Status, evolve, fold
+from agent_es.state import RunState, Status, Step, evolve, fold
+from agent_es.waits import ASKED
 
 NOON = datetime(2026, 7, 5, 10, tzinfo=UTC)
 STEPS = 2
 """Steps of the turn that is explored: with two, each can be open, done or in doubt beside the other."""
 
-PLACED = {LlmDecided, ToolResult, ToolFailed, StepInDoubt, DoubtSettled}
-"""What happens to a step: the samples are made to fit one."""
+CHOSEN = {"then", "is_expired"}
+"""Fields with a default of which every value is tried, since it leads elsewhere."""
 
 Transition = tuple[Status, str, Status]
 
@@ -40,17 +38,18 @@ Transition = tuple[Status, str, Status]
 @cache
 def transitions() -> tuple[Transition, ...]:
     """Return every (status, event, status that it leads to), found by folding legal events into each state."""
-    waiting = [fold([RunStarted(**fields) for fields in _samples(RunStarted, RunState())])]
-    seen = {_shape(waiting[0])}
+    (started,) = (RunStarted(**fields) for fields in _samples(RunStarted, RunState()))
+    waiting: list[tuple[RunState, AnyEvent]] = [(fold([started]), started)]
+    seen = {_shape(*waiting[0])}
     found: set[Transition] = set()
     while waiting:
-        state = waiting.pop()
-        for event in _legal(state):
+        state, last = waiting.pop()
+        for event in _legal(state, last):
             after = evolve(state, event)
             found.add((state.status, type(event).__name__, after.status))
-            if _shape(after) not in seen:
-                seen.add(_shape(after))
-                waiting.append(after)
+            if _shape(after, event) not in seen:
+                seen.add(_shape(after, event))
+                waiting.append((after, event))
     order = list(Status)
     return tuple(sorted(found, key=lambda t: (order.index(t[0]), t[1], order.index(t[2]))))
 
@@ -68,16 +67,26 @@ def table() -> str:
     return "\n".join(rows) + "\n"
 
 
-def _shape(state: RunState) -> object:
+def _shape(state: RunState, last: AnyEvent) -> object:
+    """Return what decides what may happen: which of the steps is how, and how one of them ended, does not."""
     comes = bool(state.signals), state.rests_until is not None
-    return state.status, state.waiting_for, state.compensating, comes, tuple(step.status for step in state.steps)
+    held = state.compensating, state.parked is not None, state.paused is not None
+    steps = sorted(_shape_of(step) if step.is_open else ("over",) for step in state.steps)
+    goes_on = isinstance(last, LlmDecided)  # with the next call of its turn
+    return state.status, state.waiting_for, held, comes, tuple(steps), goes_on
 
 
-def _legal(state: RunState) -> Iterator[AnyEvent]:
+def _shape_of(step: Step) -> tuple[str, ...]:
+    parks = step.approval.then if step.status == "gated" and step.approval else ""
+    is_new = step.status == "queued" and step.attempt == 0 and step.key is None
+    return step.status, parks, str(step.asks_person), str(is_new)
+
+
+def _legal(state: RunState, last: AnyEvent) -> Iterator[AnyEvent]:
     for cls in sorted(LEGAL[state.status], key=lambda cls: cls.__name__):
         for fields in _samples(cls, state):
             event = cast(AnyEvent, cls(**fields))
-            if cls in PLACED or misfit(state, event, None) is None:
+            if misfit(state, event, last) is None:
                 yield event
 
 
@@ -86,7 +95,7 @@ def _samples(cls: type[Event], state: RunState) -> Iterator[dict[str, Any]]:
     choices = {
         name: _choices(about.annotation)
         for name, about in cls.model_fields.items()
-        if about.is_required() and name not in ("idx", "turn", "attempt", "timestamp")
+        if (about.is_required() or name in CHOSEN) and name not in ("idx", "turn", "attempt", "timestamp")
     }
     if cls in (WaitBegan, WaitEnded):
         yield from ({"timestamp": NOON, **fields} for fields in _waits(cls, state))
@@ -103,7 +112,12 @@ def _samples(cls: type[Event], state: RunState) -> Iterator[dict[str, Any]]:
             places += [(len(state.steps), attempt) for attempt in (0, 1) if len(state.steps) < STEPS]
         for idx, attempt in places:
             place = {"idx": idx, "turn": 0, "attempt": attempt}
-            yield values | {name: value for name, value in place.items() if name in cls.model_fields}
+            placed = values | {name: value for name, value in place.items() if name in cls.model_fields}
+            if placed.get("outcome") == "did_not_happen":
+                placed["key"] = renewed(state.steps[idx].key or "null")
+            elif cls is LlmDecided and idx < len(state.steps):
+                placed["key"] = state.steps[idx].key
+            yield placed
 
 
 def _waits(cls: type[Event], state: RunState) -> Iterator[dict[str, Any]]:
@@ -114,7 +128,9 @@ def _waits(cls: type[Event], state: RunState) -> Iterator[dict[str, Any]]:
         return
     yield {"wake_at": NOON}
     for step in state.open_steps:
-        yield {"wake_at": NOON, "idx": step.idx, "attempt": step.attempt or None, "signal": "null"}
+        waits = {"wake_at": NOON, "idx": step.idx, "attempt": step.attempt or None}
+        yield {**waits, "signal": "null"}
+        yield {**waits, "signal": f"{ASKED}{step.idx}"}
 
 
 def _choices(annotation: Any) -> tuple[Any, ...]:

@@ -17,6 +17,7 @@ Rule 2: errors are raised where something is refused, before anything is lost.
     │   ├── BadEnvelope
     │   ├── BadLimit
     │   ├── BadSettlement
+    │   ├── BadAnswer
     │   ├── BadRunId
     │   ├── BadName
     │   ├── BadScenario
@@ -26,6 +27,8 @@ Rule 2: errors are raised where something is refused, before anything is lost.
     │   ├── RunNotFound
     │   ├── RunConflict
     │   ├── SignalConflict
+    │   ├── AnswerConflict
+    │   ├── NotAllowed
     │   ├── RunMoved
     │   │   └── LeaseLost
     │   ├── RunHeld

@@ -60,7 +60,7 @@ class Figures:
 
     @property
     def waiting_for_person(self) -> int:
-        """How many runs are parked, until a person sends them back to work."""
+        """How many runs are parked or paused, or ask a person something."""
         return self.depth.get((Status.WAITING.value, "person"), 0)
 
 
@@ -96,7 +96,11 @@ class WorkerMetrics:
             return
         yield gauge("agent_es_oldest_due_seconds", "For how long the oldest due run is due", value=found.oldest_due)
         yield gauge("agent_es_runs_in_doubt", "Runs of which nobody knows what happened", value=found.in_doubt)
-        yield gauge("agent_es_runs_waiting_for_person", "Runs that are parked", value=found.waiting_for_person)
+        yield gauge(
+            "agent_es_runs_waiting_for_person",
+            "Runs that are parked or paused, or ask something",
+            value=found.waiting_for_person,
+        )
         depth = gauge("agent_es_runs", "Runs that are not done or cancelled", labels=("status", "waiting_for"))
         for labels, count in sorted(found.depth.items()):
             depth.add_metric(labels, count)

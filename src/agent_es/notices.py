@@ -90,7 +90,7 @@ def notice_of(run_id: str, event: AnyEvent) -> Notice:  # noqa: C901, PLR0912, P
         case Requeued():
             kind, text = "requeued", f"by {event.by}"
         case CompensationBegan():
-            kind, text = "compensating", f"by {event.by}"
+            kind, text = "compensating", f"by {event.by}" + (f": {event.reason}" if event.reason else "")
         case CompensationEnded():
             kind, text = "compensated", ""
         case Finished():

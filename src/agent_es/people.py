@@ -2,14 +2,15 @@
 
 Rule 1: nothing but an explicit yes, to exactly what was asked, lets a step run; it is used once.
 Rule 2: what comes second is a conflict for whoever came late, and changes nothing.
-Rule 3: whoever gives other arguments answers for them: they must fit the tool, and lie within the envelope.
+Rule 3: whoever gives other arguments answers for them: they must fit the tool, lie within the envelope, and ask
+for no other people.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
-from agent_es.envelope import Refused
+from agent_es.envelope import Asks, Refused
 from agent_es.errors import AnswerConflict, BadAnswer, BadSettlement, NotAllowed
 from agent_es.run import AgentRun
 from agent_es.state import Gate, RunState, Step
@@ -57,13 +58,15 @@ def approve(
 ) -> None:
     """Say yes to a step that waits for it, as it was shown, or with other ``args``."""
     step, gate = _gated(run, idx, by, digest)
-    edited = None if args is None else _edited(run, step, args, tools or {})
+    edited = None if args is None else _edited(run, step, gate, by, args, tools or {})
     if edited is not None and edited[0] == gate.args_json:
         edited = None
     if edited is None:
         if by in gate.approved_by:
             raise AnswerConflict(f"{_where(run, idx)}: {by} has said yes already; {_missing(gate)}")
         _check_allowed(run, step.tool, [step.tool], gate.args)
+        if gate.edited_by is not None:
+            _check_asked(run, step, gate, by, [step.tool], gate.args)
     run.record_granted(idx, by, edited=edited, reason=reason)
 
 
@@ -130,10 +133,14 @@ def _gated(run: AgentRun, idx: int, by: str, digest: str | None) -> tuple[Step, 
         raise AnswerConflict(
             f"{_where(run, idx)}: it is about {gate.digest} by now, and not about {digest!r:.80}; look at it again"
         )
-    if not all(any(fnmatchcase(by, name) for name in group) for group in gate.by):
-        named = " and ".join(" or ".join(group) for group in gate.by)
-        raise NotAllowed(f"{_where(run, idx)}: {by} may not answer; {named} may")
+    _check_named(run, idx, by, gate.by)
     return step, gate
+
+
+def _check_named(run: AgentRun, idx: int, by: str, groups: Sequence[Sequence[str]]) -> None:
+    if not all(any(fnmatchcase(by, name) for name in group) for group in groups):
+        named = " and ".join(" or ".join(group) for group in groups)
+        raise NotAllowed(f"{_where(run, idx)}: {by} may not answer; {named} may")
 
 
 def _came_to(step: Step, gate: Gate) -> str:
@@ -149,7 +156,7 @@ def _missing(gate: Gate) -> str:
 
 
 def _edited(
-    run: AgentRun, step: Step, args: Mapping[str, Any], tools: Mapping[str, Tool]
+    run: AgentRun, step: Step, gate: Gate, by: str, args: Mapping[str, Any], tools: Mapping[str, Tool]
 ) -> tuple[str, str | None, str | None]:
     """Return other arguments as they are recorded, the key that they have, and its name."""
     if not isinstance(args, Mapping):
@@ -163,6 +170,7 @@ def _edited(
     text = canonical(dict(args))
     shown = tool.as_called(text)
     _check_allowed(run, step.tool, tool.names, shown)
+    _check_asked(run, step, gate, by, tool.names, shown)
     text = canonical(dict(shown))
     key = tool.key_for(run.state.run_id, step.idx, text)
     return text, key, tool.first_name if key and tool.first_name != step.tool else None
@@ -178,6 +186,25 @@ def _check_allowed(run: AgentRun, called: str, names: Iterable[str], args: Mappi
         raise BadAnswer(
             f"run {run.state.run_id}: {called} with these arguments is outside of its envelope ({refused.rule}): "
             f"{refused.why}"
+        )
+
+
+def _check_asked(
+    run: AgentRun, step: Step, gate: Gate, by: str, names: Iterable[str], args: Mapping[str, Any]
+) -> None:
+    """Raise ``NotAllowed`` or ``BadAnswer`` where arguments that a person gave ask for other people, or for more."""
+    if run.envelope is None:
+        return
+    asks = Asks.all_of(
+        rule for name in names if run.envelope.offers(name) for rule in run.envelope.approvals(name, args)
+    )
+    if asks is None:
+        return
+    _check_named(run, step.idx, by, asks.by)
+    if asks.people > gate.people:
+        raise BadAnswer(
+            f"{_where(run, step.idx)}: with these arguments {asks.people} people must say yes, and {gate.people} was "
+            "asked for; deny it, so that it is asked for as it is meant"
         )
 
 

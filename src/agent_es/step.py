@@ -528,6 +528,10 @@ def _judged(run: AgentRun, envelope: Envelope, tools: Mapping[str, Tool], plan: 
         verdict: Verdict = None
         if planned.refusal is None:
             verdict = _verdict(envelope, tools, planned, idx, called)
+        if isinstance(verdict, Asks) and planned.is_child:  # it has no body that could wait for a yes
+            verdict = Refused(
+                verdict.rule, "nobody can say yes to the start of another run; ask it of that run's calls"
+            )
         match verdict:
             case Refused():
                 judged.append(replace(planned, refused=verdict))

@@ -7,6 +7,7 @@ import inspect
 import os
 import queue
 import re
+import runpy
 import signal
 import subprocess
 import sys
@@ -166,6 +167,24 @@ def test_every_page_that_holds_python_is_run_by_pytest() -> None:
     holding = {page for page in [ROOT / "README.md", *PAGES] if "\n```python\n" in page.read_text()}
     assert {page.relative_to(ROOT).as_posix() for page in holding} <= collected
     assert {"README.md", "docs"} <= set(settings["testpaths"])
+
+
+def test_the_inbox_on_the_page_is_what_the_shell_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = read("howto/ask-a-person.md")
+    (tmp_path / "page.py").write_text(page.split("```python\n", 1)[1].split("```", 1)[0])
+    (shown,) = re.findall(r"^```text\n\$ (agent-es inbox .*?)^```$", page, re.MULTILINE | re.DOTALL)
+    command, _, wanted = shown.partition("\n")
+    monkeypatch.chdir(tmp_path)
+
+    named = runpy.run_path("page.py")
+    named["store"].approve("support-ORD-1", 0, by="dana")
+    named["begin"]("ORD-2")
+    done = subprocess.run(
+        [sys.executable, "-m", "agent_es", *command.split()[1:]], capture_output=True, text=True, check=False
+    )
+
+    ago = re.compile(r"since     .* ago")
+    assert ago.sub("since", done.stdout).splitlines() == ago.sub("since", wanted).splitlines(), done.stderr
 
 
 # What is a command.

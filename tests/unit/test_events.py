@@ -12,6 +12,8 @@ from agent_es import events
 from agent_es.events import (
     REGISTRY,
     TOPICS,
+    ApprovalDenied,
+    ApprovalGranted,
     ApprovalRequested,
     BudgetReserved,
     CallDelayed,
@@ -24,10 +26,14 @@ from agent_es.events import (
     Finished,
     LlmDecided,
     Parked,
+    Paused,
+    QuestionAnswered,
     Requeued,
+    Resumed,
     RunFailed,
     RunStarted,
     SignalReceived,
+    Steered,
     StepInDoubt,
     StepRefused,
     ToolFailed,
@@ -65,13 +71,47 @@ EVERY_EVENT: list[Event] = [
     UsageRecorded(timestamp=AT, turn=0, tokens=400, cost=Decimal("0.02"), is_known=False),
     StepRefused(timestamp=AT, idx=0, tool="search", rule="tools", reason="search is outside of mail"),
     CallDelayed(timestamp=AT, idx=0, tool="search", attempt=0, until=AT, is_given=True),
-    ApprovalRequested(timestamp=AT, idx=0, tool="search", rule="needs_approval: search", digest="5e1d"),
+    ApprovalRequested(
+        timestamp=AT, idx=0, tool="search", args="{}", key=None, rule="needs_approval: search", digest="5e1d"
+    ),
+    ApprovalRequested(
+        timestamp=AT,
+        idx=0,
+        tool="search",
+        args='{"q":1}',
+        key="k",
+        rule="needs_approval: search",
+        digest="5e1d",
+        by=(("dana", "ann-*"), ("dana",)),
+        people=2,
+        expires_at=AT,
+        then="park",
+    ),
+    ApprovalGranted(timestamp=AT, idx=0, tool="search", digest="5e1d", by="dana"),
+    ApprovalGranted(
+        timestamp=AT,
+        idx=0,
+        tool="search",
+        digest="7a0c",
+        by="dana",
+        args='{"q":2}',
+        key="k2",
+        keyed_as="find",
+        reason="less",
+    ),
+    ApprovalDenied(timestamp=AT, idx=0, tool="search", digest="5e1d", by="dana", reason="not now"),
+    ApprovalDenied(timestamp=AT, idx=0, tool="search", digest="5e1d", by="the clock", reason="late", is_expired=True),
+    QuestionAnswered(timestamp=AT, idx=0, answer="false", by="dana"),
+    Steered(timestamp=AT, text="the parcel is back", by="dana"),
+    Paused(timestamp=AT, by="dana", reason=""),
+    Resumed(timestamp=AT, by="dana"),
     EnvelopeChanged(timestamp=AT, envelope="{}", by="ann", reason="it may take longer"),
     Cancelled(timestamp=AT, by="ann", reason="the order is gone"),
     Parked(timestamp=AT, reason="this program has no tool 'search'"),
     Requeued(timestamp=AT, by="ann"),
     LlmDecided(timestamp=AT, idx=1, turn=1, tool="undo", args="{}", attempt=1, key="k", undoes=0),
     CompensationBegan(timestamp=AT, by="ann"),
+    CompensationBegan(timestamp=AT, by="ann", reason="the order was a mistake"),
     CompensationEnded(timestamp=AT),
     Finished(timestamp=AT, answer='"done"'),
     RunFailed(timestamp=AT, reason="no such order"),
@@ -101,6 +141,12 @@ def test_the_topics_are_these_for_ever() -> None:
         "agent_es:StepRefused",
         "agent_es:CallDelayed",
         "agent_es:ApprovalRequested",
+        "agent_es:ApprovalGranted",
+        "agent_es:ApprovalDenied",
+        "agent_es:QuestionAnswered",
+        "agent_es:Steered",
+        "agent_es:Paused",
+        "agent_es:Resumed",
         "agent_es:EnvelopeChanged",
     }
 
@@ -144,7 +190,15 @@ def test_a_field_of_another_type_is_refused_and_not_converted(wrong: dict[str, A
 
 
 @pytest.mark.parametrize(
-    ("cls", "name"), [(Finished, "timestamp"), (WaitBegan, "wake_at"), (ToolFailed, "retry_at")], ids=str
+    ("cls", "name"),
+    [
+        (Finished, "timestamp"),
+        (WaitBegan, "wake_at"),
+        (ToolFailed, "retry_at"),
+        (CallDelayed, "until"),
+        (ApprovalRequested, "expires_at"),
+    ],
+    ids=str,
 )
 def test_a_time_without_a_zone_is_refused_for_nobody_knows_when_it_is(cls: type[Event], name: str) -> None:
     (event, *_) = (it for it in reversed(EVERY_EVENT) if type(it) is cls)
@@ -161,6 +215,28 @@ def test_a_doubt_comes_to_one_of_four_outcomes_and_to_no_other() -> None:
         assert DoubtSettled(**values, outcome=outcome).outcome == outcome
     with pytest.raises(ValidationError, match="outcome"):
         DoubtSettled(**values, outcome="perhaps")
+
+
+def test_a_question_that_expires_is_denied_or_parks_and_nothing_turns_it_into_a_yes() -> None:
+    values: dict[str, Any] = {
+        "idx": 0,
+        "tool": "search",
+        "args": "{}",
+        "key": None,
+        "rule": "search",
+        "digest": "5e1d",
+    }
+
+    for then in ("deny", "park"):
+        assert ApprovalRequested(timestamp=AT, **values, then=then).then == then
+    with pytest.raises(ValidationError, match="then"):
+        ApprovalRequested(timestamp=AT, **values, then="approve")
+
+
+def test_an_event_that_was_stored_before_it_had_a_reason_is_read_back() -> None:
+    stored = '{"timestamp":"2026-07-05T10:00:00Z","by":"ann"}'
+
+    assert CompensationBegan.model_validate_json(stored).reason == ""
 
 
 def test_the_columns_of_the_store_are_not_stored_twice() -> None:

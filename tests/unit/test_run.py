@@ -6,11 +6,13 @@ from typing import Any, ClassVar
 
 import pytest
 
-from agent_es.envelope import Envelope, Refused, Usage
+from agent_es.envelope import Asks, Envelope, Refused, Usage
 from agent_es.errors import BadAgent, IllegalEvent
 from agent_es.events import (
     REGISTRY,
     AnyEvent,
+    ApprovalDenied,
+    ApprovalGranted,
     ApprovalRequested,
     BudgetReserved,
     CallDelayed,
@@ -23,10 +25,14 @@ from agent_es.events import (
     Finished,
     LlmDecided,
     Parked,
+    Paused,
+    QuestionAnswered,
     Requeued,
+    Resumed,
     RunFailed,
     RunStarted,
     SignalReceived,
+    Steered,
     StepInDoubt,
     StepRefused,
     ToolFailed,
@@ -36,10 +42,11 @@ from agent_es.events import (
     WaitEnded,
     stream_id,
 )
-from agent_es.run import LEGAL, AgentRun, Planned, check_legal
+from agent_es.run import LEGAL, AgentRun, Planned, call_digest, check_legal
 from agent_es.state import BY_PROBE, RunState, Status, fold
 from agent_es.testing import FrozenClock
 from agent_es.tools import CallTool, Effect, Failed, Unknown, tool
+from agent_es.waits import Ask
 
 READ = tool(effect=Effect.READ)
 at = FrozenClock()
@@ -95,7 +102,13 @@ DETAILS: dict[type[Event], dict[str, Any]] = {
     UsageRecorded: {"turn": 0, "tokens": 312, "cost": Decimal("0.0156")},
     StepRefused: {"idx": 0, "tool": "search", "rule": "tools", "reason": "it is outside"},
     CallDelayed: {"idx": 0, "tool": "search", "attempt": 1, "until": at(60), "is_given": True},
-    ApprovalRequested: {"idx": 0, "tool": "search", "rule": "needs_approval: search", "digest": "5e1d"},
+    ApprovalRequested: {"idx": 0, "tool": "search", "args": "{}", "rule": "needs_approval: search", "digest": "5e1d"},
+    ApprovalGranted: {"idx": 0, "tool": "search", "digest": "5e1d", "by": "dana"},
+    ApprovalDenied: {"idx": 0, "tool": "search", "digest": "5e1d", "by": "dana", "reason": "not now"},
+    QuestionAnswered: {"idx": 0, "answer": "false", "by": "dana"},
+    Steered: {"text": "the parcel is back", "by": "dana"},
+    Paused: {"by": "dana", "reason": ""},
+    Resumed: {"by": "dana"},
     EnvelopeChanged: {"envelope": "{}", "by": "ann", "reason": "it may take longer"},
 }
 OPEN_STEP = LlmDecided(timestamp=at(1), **DETAILS[LlmDecided])
@@ -114,10 +127,11 @@ STATES = {
 MAY_HAPPEN = {
     Status.PENDING: {
         *(LlmDecided, Parked, Finished, RunFailed, SignalReceived, Cancelled),
-        *(BudgetReserved, UsageRecorded, EnvelopeChanged),
+        *(BudgetReserved, UsageRecorded, EnvelopeChanged, Steered, Paused, CompensationBegan),
     },
     Status.RUNNING: {
         *(BudgetReserved, UsageRecorded, EnvelopeChanged, StepRefused, CallDelayed, ApprovalRequested),
+        *(ApprovalGranted, ApprovalDenied, QuestionAnswered, Steered, Paused),
         SignalReceived,
         Cancelled,
         LlmDecided,
@@ -134,6 +148,8 @@ MAY_HAPPEN = {
         RunFailed,
     },
     Status.WAITING: {
+        *(ApprovalGranted, ApprovalDenied, QuestionAnswered, Steered, Paused, Resumed),
+        *(CompensationBegan, UsageRecorded),
         EnvelopeChanged,
         SignalReceived,
         Cancelled,
@@ -147,7 +163,7 @@ MAY_HAPPEN = {
         Requeued,
     },
     Status.DONE: {CompensationBegan},
-    Status.FAILED: {CompensationBegan, Requeued, EnvelopeChanged},
+    Status.FAILED: {CompensationBegan, Requeued, EnvelopeChanged, Steered},
     Status.CANCELLED: {ToolResult, ToolFailed, StepInDoubt, DoubtSettled},
 }
 
@@ -482,6 +498,29 @@ def came(name: str = "paid") -> SignalReceived:
     return SignalReceived(timestamp=at(4), **{**DETAILS[SignalReceived], "name": name})
 
 
+def requests(**changes: Any) -> ApprovalRequested:
+    values = {**DETAILS[ApprovalRequested], "digest": call_digest("search", "{}", None)}
+    return ApprovalRequested(timestamp=at(3), **{**values, **changes})
+
+
+def grants(**changes: Any) -> ApprovalGranted:
+    values = {**DETAILS[ApprovalGranted], "digest": call_digest("search", "{}", None)}
+    return ApprovalGranted(timestamp=at(4), **{**values, **changes})
+
+
+def grants_other(args: str = '{"query":"b"}') -> ApprovalGranted:
+    return grants(args=args, digest=call_digest("search", args, None))
+
+
+def denies(**changes: Any) -> ApprovalDenied:
+    values = {**DETAILS[ApprovalDenied], "digest": call_digest("search", "{}", None)}
+    return ApprovalDenied(timestamp=at(4), **{**values, **changes})
+
+
+ANSWERS = QuestionAnswered(timestamp=at(4), **DETAILS[QuestionAnswered])
+STEERS = Steered(timestamp=at(4), **DETAILS[Steered])
+STOPS = Paused(timestamp=at(4), **DETAILS[Paused])
+GOES_ON = Resumed(timestamp=at(5), **DETAILS[Resumed])
 CANCELLED = Cancelled(timestamp=at(9), by="ann", reason="")
 WAITS = WaitBegan(timestamp=at(5), wake_at=at(60))
 WOKE = WaitEnded(timestamp=at(60), reason="clock")
@@ -545,9 +584,160 @@ def test_a_journal_with_every_kind_of_event_is_legal() -> None:
     run.record_signal("paid", "1", "d-1")
     run.record_cancelled("ann", "")
     run.record_result(5, "1")
-    assert {type(event) for event in events_of(run)} == set(DETAILS) - {CompensationEnded, ApprovalRequested}
+    assert {type(event) for event in events_of(run)} == set(DETAILS) - {CompensationEnded, *BY_PEOPLE}
 
     check_legal("run-7f3a", events_of(run))
+
+
+BY_PEOPLE = {
+    *(ApprovalRequested, ApprovalGranted, ApprovalDenied),
+    *(QuestionAnswered, Steered, Paused, Resumed),
+}
+
+
+def test_a_journal_of_what_people_said_is_legal() -> None:
+    run = begun()
+    run.record_steered("look twice", "dana")
+    asks = Asks("needs_approval: search", people=2)
+    ask = Planned(CallTool("ask_person"), '{"question":"How?"}', wait=Ask("How?"))
+    run.record_turn([planned(asks=asks, key="a"), planned(asks=asks), ask], at_once=3)
+    run.record_paused("dana", "wait")
+    run.record_granted(0, "dana")
+    run.record_granted(0, "ann", edited=('{"query":"b"}', "b", None))
+    run.record_denied(1, "the clock", "nobody answered in time", is_expired=True)
+    run.record_resumed("dana")
+    run.record_answered(2, "false", "dana")
+    run.record_granted(0, "dana")
+    run.record_start(0)
+    run.record_undoing("dana", "a mistake")
+    run.record_result(0, "1")
+    assert set(BY_PEOPLE) <= {type(event) for event in events_of(run)}
+
+    check_legal("run-7f3a", events_of(run))
+
+
+def gated(**asks: Any) -> Refund:
+    """Return a run with one step that waits for a yes."""
+    run = begun()
+    run.record_turn([planned(key="k", asks=Asks("needs_approval: search", **asks))], at_once=1)
+    return run
+
+
+def test_a_call_that_needs_a_yes_never_starts_without_one_and_starts_with_what_was_shown() -> None:
+    run = begun()
+    shown = '{"limit":10,"query":"refunds"}'
+    run.record_turn([planned(key="k", asks=Asks("needs_approval: search"), shown=shown)], at_once=1)
+    with pytest.raises(IllegalEvent, match="step 0 waits until a person says yes to it"):
+        run.record_start(0)
+
+    run.record_granted(0, "dana")
+    run.record_start(0)
+
+    step = run.state.steps[0]
+    assert (step.status, step.attempt, step.args_json, step.said_json) == ("started", 1, shown, '{"query":"refunds"}')
+    assert (run.state.called, step.key) == ({}, "k")
+
+
+def test_a_yes_with_other_arguments_takes_back_what_others_said() -> None:
+    run = gated(people=2)
+    run.record_granted(0, "dana")
+
+    run.record_granted(0, "ann", edited=('{"query":"b"}', "b", "find"))
+    gate = run.state.steps[0].approval
+    assert gate is not None
+    assert (run.state.steps[0].status, gate.approved_by, gate.edited_by) == ("gated", ("ann",), "ann")
+    run.record_granted(0, "dana")
+
+    step = run.state.steps[0]
+    assert (step.status, step.args_json, step.key, step.keyed_as) == ("queued", '{"query":"b"}', "b", "find")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        lambda run: run.record_granted(0, "ann"),
+        lambda run: run.record_denied(0, "ann", "no"),
+        lambda run: run.record_answered(0, "1", "ann"),
+        lambda run: run.record_resumed("ann"),
+    ],
+)
+def test_what_nobody_asked_for_is_refused_and_nothing_is_pending(command: Callable[[AgentRun], None]) -> None:
+    run = gated()
+    run.record_granted(0, "dana")
+    run.collect_events()
+
+    with pytest.raises(IllegalEvent, match="run run-7f3a"):
+        command(run)
+
+    assert run.pending_events == []
+
+
+def test_a_paused_run_begins_nothing_and_goes_on_where_it_was() -> None:
+    run = running()
+    run.record_paused("dana", "the bank is down")
+    assert (run.state.status, run.state.waiting_for, run.state.is_held) == (Status.WAITING, "person", True)
+    with pytest.raises(IllegalEvent, match="LlmDecided cannot happen"):
+        run.record_start(0)
+    with pytest.raises(IllegalEvent, match="is paused already, by dana: the bank is down"):
+        run.record_paused("ann", "")
+
+    run.record_result(0, "1")
+    run.record_resumed("ann")
+
+    assert (run.state.status, run.state.paused, run.state.steps[0].result) == (Status.RUNNING, None, 1)
+
+
+HEARD: list[AnyEvent] = [
+    Steered(timestamp=at(4), **DETAILS[Steered]),
+    Paused(timestamp=at(4), **DETAILS[Paused]),
+    CompensationBegan(timestamp=at(4), by="dana"),
+]
+
+
+@pytest.mark.parametrize("said", HEARD, ids=lambda event: type(event).__name__)
+def test_a_decision_that_a_person_was_before_is_dropped_and_what_it_took_counts(said: AnyEvent) -> None:
+    run = begun()
+    run.collect_events()
+    run.record_usage(Usage(tokens=3))
+    run.record_turn([planned(key="a"), planned(asks=Asks("needs_approval: search"))], at_once=1)
+
+    run.catch_up([said])
+
+    assert [type(event) for event in events_of(run)] == [UsageRecorded]
+    assert len(run.state.steps) == 0
+
+
+@pytest.mark.parametrize("said", HEARD, ids=lambda event: type(event).__name__)
+def test_a_result_is_recorded_whatever_a_person_said_before_it(said: AnyEvent) -> None:
+    run = running()
+    run.collect_events()
+    run.record_result(0, "1")
+    run.record_answer("1")
+
+    run.catch_up([said])
+
+    assert [type(event) for event in events_of(run)] == [ToolResult]
+
+
+def test_a_signal_that_came_before_a_decision_drops_nothing() -> None:
+    run = begun()
+    run.collect_events()
+    run.record_turn([planned(key="a")], at_once=1)
+
+    run.catch_up([SignalReceived(timestamp=at(4), **DETAILS[SignalReceived])])
+
+    assert [type(event) for event in events_of(run)] == [LlmDecided]
+
+
+def test_a_yes_that_came_before_the_clock_said_no_counts() -> None:
+    run = gated()
+    run.collect_events()
+    digest = run.state.steps[0].approval and run.state.steps[0].approval.digest
+    run.record_denied(0, "the clock", "nobody answered in time", is_expired=True)
+
+    run.catch_up([grants(digest=digest)])
+
+    assert (events_of(run), run.state.steps[0].status) == ([], "queued")
 
 
 @pytest.mark.parametrize(
@@ -598,8 +788,38 @@ def test_a_journal_with_every_kind_of_event_is_legal() -> None:
         [STARTED, ANSWERED, SENT_BACK],
         [STARTED, PUT_ASIDE, decided()],
         [STARTED, PUT_ASIDE, ANSWERED],
-        [STARTED, decided(), UNDOES],
+        [STARTED, decided(), UNDOES, UNDOES],
+        [STARTED, decided(), UNDOES, UNDID],
         [STARTED, decided(), gave(), UNDID],
+        [STARTED, decided(), requests()],
+        [STARTED, decided(attempt=0), gave(attempt=0), requests()],
+        [STARTED, decided(attempt=0), requests(tool="another")],
+        [STARTED, decided(attempt=0), requests(), requests()],
+        [STARTED, decided(attempt=0), grants()],
+        [STARTED, decided(attempt=0), denies()],
+        [STARTED, decided(attempt=0), requests(), decided(attempt=1)],
+        [STARTED, decided(attempt=0), requests(), gave(attempt=0)],
+        [STARTED, decided(attempt=0), requests(), grants(digest="another")],
+        [STARTED, decided(attempt=0), requests(), grants(args='{"query":"b"}')],
+        [STARTED, decided(attempt=0), requests(), grants(tool="another")],
+        [STARTED, decided(attempt=0), requests(), denies(digest="another")],
+        [STARTED, decided(attempt=0), requests(), grants(), grants()],
+        [STARTED, decided(attempt=0), requests(), grants(), denies()],
+        [STARTED, decided(attempt=0), requests(), denies(), grants()],
+        [STARTED, decided(attempt=0), requests(people=2), grants(), decided(attempt=1)],
+        [STARTED, decided(attempt=0), requests(), grants_other(), decided(attempt=1)],
+        [STARTED, decided(attempt=0), requests(), CANCELLED, grants()],
+        [STARTED, decided(attempt=0), begins(), ANSWERS],
+        [STARTED, decided(attempt=0), begins(signal="answer:1")],
+        [STARTED, decided(attempt=0), begins(signal="answer:0"), ANSWERS, ANSWERS],
+        [STARTED, decided(attempt=0), begins(signal="answer:0"), ends(), ANSWERS],
+        [STARTED, decided(attempt=0), ANSWERS],
+        [STARTED, GOES_ON],
+        [STARTED, STOPS, STOPS],
+        [STARTED, STOPS, decided()],
+        [STARTED, STOPS, GOES_ON, GOES_ON],
+        [STARTED, ANSWERED, STEERS],
+        [STARTED, ANSWERED, STOPS],
         [STARTED, ANSWERED, UNDID],
         [STARTED, ANSWERED, UNDOES, UNDID, UNDOES],
         [
