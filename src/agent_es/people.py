@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from agent_es.envelope import Asks, Refused
 from agent_es.errors import AnswerConflict, BadAnswer, BadSettlement, NotAllowed
+from agent_es.keys import renewed
 from agent_es.run import AgentRun
 from agent_es.state import Gate, RunState, Step
 from agent_es.tools import Tool
@@ -55,10 +56,14 @@ def approve(
     tools: Mapping[str, Tool] | None = None,
     digest: str | None = None,
     reason: str = "",
+    renewals: int = 0,
 ) -> None:
-    """Say yes to a step that waits for it, as it was shown, or with other ``args``."""
+    """Say yes to a step that waits for it, as it was shown, or with other ``args``.
+
+    Their key is renewed so many times, where steps that were never taken hold the keys before.
+    """
     step, gate = _gated(run, idx, by, digest)
-    edited = None if args is None else _edited(run, step, gate, by, args, tools or {})
+    edited = None if args is None else _edited(run, step, gate, by, args, tools or {}, renewals)
     if edited is not None and edited[0] == gate.args_json:
         edited = None
     if edited is None:
@@ -156,7 +161,13 @@ def _missing(gate: Gate) -> str:
 
 
 def _edited(
-    run: AgentRun, step: Step, gate: Gate, by: str, args: Mapping[str, Any], tools: Mapping[str, Tool]
+    run: AgentRun,
+    step: Step,
+    gate: Gate,
+    by: str,
+    args: Mapping[str, Any],
+    tools: Mapping[str, Tool],
+    renewals: int,
 ) -> tuple[str, str | None, str | None]:
     """Return other arguments as they are recorded, the key that they have, and its name."""
     if not isinstance(args, Mapping):
@@ -173,6 +184,8 @@ def _edited(
     _check_asked(run, step, gate, by, tool.names, shown)
     text = canonical(dict(shown))
     key = tool.key_for(run.state.run_id, step.idx, text)
+    for _ in range(renewals if key else 0):
+        key = renewed(key or "")
     return text, key, tool.first_name if key and tool.first_name != step.tool else None
 
 
@@ -209,8 +222,6 @@ def _check_asked(
 
 
 def _step(run: AgentRun, idx: int) -> Step:
-    if run.state.is_over and run.state.status.value != "cancelled":
-        raise AnswerConflict(f"run {run.state.run_id} is {run.state.status}; nothing was recorded")
     if not isinstance(idx, int) or isinstance(idx, bool) or not 0 <= idx < len(run.state.steps):
         raise BadAnswer(f"run {run.state.run_id} has no step {idx!r:.80}; see: agent-es show {run.state.run_id}")
     return run.state.steps[idx]

@@ -395,14 +395,20 @@ class RunStore(Application[UUID]):
         Raises ``AnswerConflict`` for who comes late, ``NotAllowed``, ``BadAnswer`` where nothing is asked or the
         envelope does not allow it, ``BadArguments``, ``KeyReused`` where another step holds the key of those.
         """
-        edits = args is not None
+        edits, renewals = args is not None, 0
 
         def approve(run: AgentRun, _: Any) -> None:
             agents = [agent] if agent is not None else agents_called(run.state.agent)
             known = people.tools_of(agents if len(agents) == 1 else (), tools) if edits else {}
-            people.approve(run, idx, by, args=args, tools=known, digest=digest, reason=reason)
+            people.approve(run, idx, by, args=args, tools=known, digest=digest, reason=reason, renewals=renewals)
 
-        return self._act(run_id, by, "edit" if edits else "approve", approve, session)
+        while True:
+            try:
+                return self._act(run_id, by, "edit" if edits else "approve", approve, session)
+            except KeyReused as reused:
+                if not reused.is_free:
+                    raise
+                renewals += 1  # a step that was never taken holds it: this is another intent
 
     def deny(
         self,

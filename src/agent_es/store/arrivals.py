@@ -117,6 +117,7 @@ class Arrivals:
         if not (tried and self._is_there(connection, run_id, tried)):
             command(run)
             if run.pending_events:
+                self._recorder.claim_in(connection, claims_of(run_id, run.pending))  # before anything is written
                 tried[:] = self._append(connection, run)
         return run.state
 
@@ -181,7 +182,6 @@ class Arrivals:
     def _append(self, connection: Any, run: AgentRun) -> list[StoredEvent]:
         events = run.pending
         stored = [self._mapper.to_stored_event(event) for event in events]
-        change = change_of(run.state, run.recorded, events, None)
-        self._recorder.append_in(connection, stored, change, claims_of(run.state.run_id, events))
+        self._recorder.append_in(connection, stored, change_of(run.state, run.recorded, events, None), ())
         run.mark_recorded()
         return stored

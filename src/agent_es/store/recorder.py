@@ -286,6 +286,11 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
     def _rows_in(self, connection: Any, stream: Any, after: int = 0) -> list[Row]:
         return [tuple(found) for found in connection.execute(self._select, (stream, after, _ALL)).fetchall()]
 
+    def claim_in(self, connection: Any, claims: Sequence[Claim]) -> None:
+        """Claim keys; raise ``KeyHeld`` where another step holds one, with nothing written that is of this one."""
+        for claim in in_order(claims):
+            self._claim(connection, claim)
+
     def delivery_in(self, connection: Any, run_id: str, delivery_id: str) -> Delivery | None:
         """Return the delivery of that id to a run, where there was one."""
         found = connection.execute(self._select_delivery, (run_id, delivery_id)).fetchone()
