@@ -436,8 +436,8 @@ def test_a_run_that_is_parked_or_has_failed_is_sent_back_and_no_other(store: Run
 
     states = [store.requeue(run_id, by="ann") for run_id in ("parked", "failed")]
 
-    assert [(state.status, state.waiting_for) for state in states] == [(Status.RUNNING, None)] * 2
-    assert [store.record(state.run_id).status for state in states] == [Status.RUNNING] * 2
+    assert [(state.status, state.waiting_for) for state in states] == [(Status.PENDING, None)] * 2
+    assert [store.record(state.run_id).status for state in states] == [Status.PENDING] * 2
     for run_id in ("parked", going.state.run_id):
         with pytest.raises(IllegalEvent):
             store.requeue(run_id, by="ann")

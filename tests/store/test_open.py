@@ -233,7 +233,7 @@ def test_a_store_of_newer_code_is_not_opened(open_store: Callable[..., RunStore]
     start(open_store())
     sql("UPDATE agent_es_schema SET version = 99")
 
-    with pytest.raises(SchemaMismatch, match="the store has schema 99 and this code knows 5; upgrade agent-es"):
+    with pytest.raises(SchemaMismatch, match="the store has schema 99 and this code knows 6; upgrade agent-es"):
         open_store()
     with pytest.raises(SchemaMismatch):
         open_store(migrate=True)
@@ -243,7 +243,7 @@ def test_a_store_of_older_code_waits_for_its_migration(open_store: Callable[...,
     start(open_store())
     sql("UPDATE agent_es_schema SET version = 0")
 
-    with pytest.raises(SchemaMismatch, match=r"the store has schema 0 and this code needs 5; .*agent-es migrate"):
+    with pytest.raises(SchemaMismatch, match=r"the store has schema 0 and this code needs 6; .*agent-es migrate"):
         open_store()
 
 
@@ -264,7 +264,7 @@ def test_a_migration_brings_the_tables_up_and_keeps_rows_and_leases(
     assert (record.run_id, record.goal, record.envelope_id) == ("run-7f3a", "Refund ORD-3300", None)
     assert (record.lease_owner, record.lease_token) == ("worker-1", 7)
     assert (shape(), sql("SELECT * FROM agent_es_events")) == before
-    assert sql("SELECT version FROM agent_es_schema") == [(5,)]
+    assert sql("SELECT version FROM agent_es_schema") == [(6,)]
 
 
 def test_a_store_without_schedules_is_given_a_place_for_them(
@@ -274,7 +274,7 @@ def test_a_store_without_schedules_is_given_a_place_for_them(
     before = shape(), sql("SELECT * FROM agent_es_events"), sql("SELECT * FROM agent_es_runs")
     sql("DROP TABLE agent_es_schedules")  # as schema 2 had it
     sql("UPDATE agent_es_schema SET version = 2")
-    with pytest.raises(SchemaMismatch, match=r"the store has schema 2 and this code needs 5; .*agent-es migrate"):
+    with pytest.raises(SchemaMismatch, match=r"the store has schema 2 and this code needs 6; .*agent-es migrate"):
         open_store()
 
     store = open_store(migrate=True)
@@ -313,7 +313,18 @@ def test_two_kinds_of_store_share_the_tables(
     assert open_store(Archive).load("run-7f3a").goal == "Refund ORD-3300"
     assert open_store().load("run-7f3a").goal == "Refund ORD-3300"
     names = (
-        *("deliveries", "events", "keys", "rate_holds", "rate_times", "rates", "runs", "schedules", "schema"),
+        *(
+            "deliveries",
+            "events",
+            "inbox",
+            "keys",
+            "rate_holds",
+            "rate_times",
+            "rates",
+            "runs",
+            "schedules",
+            "schema",
+        ),
         *("snapshots", "spending", "tags", "tracking"),
     )
     assert tables() == [f"agent_es_{name}" for name in names]

@@ -336,7 +336,7 @@ def test_a_person_may_send_back_a_run_that_was_parked_or_that_failed(ended: str)
 
     run.record_requeued("ann")
 
-    assert (run.state.status, run.state.waiting_for, run.state.failure) == (Status.RUNNING, None, None)
+    assert (run.state.status, run.state.waiting_for, run.state.failure) == (Status.PENDING, None, None)
 
 
 def test_why_a_run_was_parked_is_kept_within_bounds() -> None:

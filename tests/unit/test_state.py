@@ -180,7 +180,7 @@ def histories(draw: st.DrawFn) -> list[AnyEvent]:
         ([started(), decided(0), doubted(0), PARKED], Status.WAITING, "person"),
         ([started(), decided(0), doubted(0), PARKED, REQUEUED], Status.WAITING, "doubt"),
         ([started(), decided(0), retrying(0), WAITING, PARKED], Status.WAITING, "person"),
-        ([started(), PARKED, REQUEUED], Status.RUNNING, None),
+        ([started(), PARKED, REQUEUED], Status.PENDING, None),
         ([started(), decided(0), failed(0), GAVE_UP, REQUEUED], Status.RUNNING, None),
         ([started(), decided(0), gave(0), FINISHED, UNDOING], Status.RUNNING, None),
         ([started(), decided(0), gave(0), GAVE_UP, UNDOING], Status.RUNNING, None),
