@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -237,7 +238,7 @@ def test_the_journal_names_what_was_shown_and_what_was_said_yes_to(store: RunSto
     store.approve(RUN_ID, 0, by="dana")
     moved(store, Script(), world)
 
-    entries = {entry.type: entry.event for entry in store.journal(RUN_ID)}
+    entries: dict[str, Any] = {entry.type: entry.event for entry in store.journal(RUN_ID)}
 
     shown = '{"level":"info","message":"reviewed"}'
     asked, granted = entries["approval_requested"], entries["approval_granted"]
