@@ -151,7 +151,7 @@ class ApprovalRequested(Event):
     tool: str
     args: JsonText
     """What the body would get, with the defaults of the code that asked: what a person is shown, and what runs."""
-    key: str | None
+    key: str | None = None
     digest: str
     """Of the tool, these arguments and the key: what is approved is this, and nothing else."""
     rule: str

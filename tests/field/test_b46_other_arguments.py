@@ -233,6 +233,28 @@ def test_the_digest_of_one_question_is_no_yes_to_another(store: RunStore, world:
     assert world.recorded == []
 
 
+def test_a_call_that_has_no_key_is_asked_about_and_named_like_any_other(
+    open_store: Callable[[], RunStore], world: World
+) -> None:
+    class Reader(AgentRun):
+        @tool(effect="read")
+        def read(self, ctx: ToolContext[World], path: str) -> str:
+            ctx.deps.edited.append(path)
+            return path
+
+    model = Script(Reader.read.call(path="a.txt"), Reader.read.call(path="a.txt"))
+    envelope = Envelope(needs_approval=["read"])
+    moved(open_store(), model, world, agent=Reader, envelope=envelope)
+    (asked,) = open_store().inbox()
+
+    open_store().approve(RUN_ID, 0, by="dana", digest=asked.digest)
+    state = moved(open_store(), model, world, agent=Reader, envelope=envelope)
+
+    assert (asked.key, asked.digest) == (None, call_digest("read", '{"path":"a.txt"}', None))
+    assert [step.status for step in state.steps] == ["done", "gated"]
+    assert world.edited == ["a.txt"]
+
+
 def test_the_journal_names_what_was_shown_and_what_was_said_yes_to(store: RunStore, world: World) -> None:
     moved(store, Script(record("reviewed")), world)
     store.approve(RUN_ID, 0, by="dana")
