@@ -629,8 +629,8 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
         """Take in what others recorded meanwhile; what is pending comes after it.
 
         What a decider said before a person had said something is not recorded: it is asked again.  Nor is what a
-        person's answer came before, or a start once the run is paused.  Raises ``IllegalEvent`` where something else
-        cannot happen any more.
+        person's answer came before, a start once the run is paused, or what was about to be done and fits no more:
+        whoever moves the run looks again.  Raises ``IllegalEvent`` where something else cannot happen any more.
         """
         pending = self.pending
         self.discard()
@@ -661,19 +661,25 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
                 is_overtaken = is_heard
                 if is_heard:
                     dropped.add(new)
-            case LlmDecided():
-                is_overtaken = is_heard and self._state.is_held
+            case LlmDecided() if is_heard and self._state.is_held:
+                is_overtaken = True
             case Finished() | RunFailed():
                 is_overtaken = is_heard
             case BudgetReserved():
                 is_overtaken = is_heard and (self._state.is_held or self._state.compensating)
-            case ApprovalDenied():
-                is_overtaken = steps[event.idx].status != "gated"
-            case WaitEnded(idx=int(waited)):
-                is_overtaken = not steps[waited].is_open
+            case DoubtSettled(idx=settled):  # what it came to goes with it
+                is_overtaken = self._fits_no_more(event)
+                if is_overtaken:
+                    dropped.add(settled)
+            case LlmDecided() | CallDelayed() | ApprovalDenied() | WaitBegan(idx=None) | WaitEnded():
+                is_overtaken = self._fits_no_more(event)
             case _:
                 is_overtaken = False
         return is_overtaken
+
+    def _fits_no_more(self, event: AnyEvent) -> bool:
+        status = self._state.status
+        return type(event) not in LEGAL[status] or misfit(self._state, event, None) is not None
 
     def _as_of_now(self, event: AnyEvent) -> dict[str, Any]:
         """Return what an event says that is triggered again: a signal that is there by now ends its wait."""

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,6 +17,7 @@ from agent_es import (
     CallTool,
     Decision,
     Effect,
+    Envelope,
     Finish,
     Runner,
     RunState,
@@ -30,6 +30,7 @@ from agent_es import (
 from agent_es.testing import CrashingRunner, CrashPoint, FrozenClock, PaymentProvider, sigkill
 
 RUN_ID = "run-1"
+MUST_BE_APPROVED = Envelope(needs_approval=["pay"])
 
 
 class Payer(AgentRun):
@@ -109,6 +110,46 @@ def test_a_decision_that_died_before_it_was_durable_was_acted_on_by_nobody(
     assert provider.ledger == {"acct-2": "10.00"}
 
 
+@pytest.mark.parametrize(
+    ("first_life", "second_life", "paid_before"),
+    [
+        (("parked",), (), 0),
+        (("parked",), ("1", "after"), 0),
+        (("2", "after"), ("3", "after"), 1),
+    ],
+    ids=[
+        "the worker stands by",
+        "then, the start mark is durable",
+        "the question is durable; then, after the effect",
+    ],
+)
+def test_a_run_that_is_parked_on_an_approval_acts_on_what_was_approved_whoever_dies(
+    first_life: tuple[str, ...],
+    second_life: tuple[str, ...],
+    paid_before: int,
+    run_worker: Callable[..., int],
+    model: FickleModel,
+    store: RunStore,
+    provider: PaymentProvider,
+) -> None:
+    exit_status = run_worker("gated", *first_life)
+    assert exit_status == -signal.SIGKILL
+    (asked,) = store.inbox()
+    assert (asked.kind, asked.args, provider.refunds) == ("approval", {"to": "acct-1", "amount": "10"}, 0)
+    store.approve(RUN_ID, 0, by="dana", digest=asked.digest)
+    if second_life:
+        exit_status = run_worker("gated", *second_life)
+        assert exit_status == -signal.SIGKILL
+    assert provider.refunds == paid_before
+
+    state = Runner(store, model, deps=provider).run(Payer, run_id=RUN_ID)
+
+    assert (state.status, store.inbox()) == (Status.DONE, [])
+    assert (model.calls(turn=0), model.calls(turn=1)) == (1, 1)
+    assert (provider.ledger, provider.refunds) == ({"acct-1": "10.00"}, 1)
+    assert [entry.type for entry in store.journal(RUN_ID)].count("approval_requested") == 1
+
+
 class DyingAtItsFirstAppend(Runner):
     """Dies when it has a decision and has not recorded it."""
 
@@ -116,15 +157,21 @@ class DyingAtItsFirstAppend(Runner):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def die_there(folder: Path, where: str, side: Any = None) -> None:
+def die_there(folder: Path, *where: str) -> None:
     store = RunStore(f"sqlite:///{folder / 'runs.db'}", clock=FrozenClock())
     model, provider = FickleModel(folder), PaymentProvider(folder / "provider.db")
-    worker = (
-        DyingAtItsFirstAppend(store, model, deps=provider)
-        if where == "the first append"
-        else CrashingRunner(store, model, deps=provider, at=CrashPoint(int(where), side), die=sigkill)
-    )
-    worker.run(Payer, run_id=RUN_ID, goal="pay")
+    envelope = MUST_BE_APPROVED if where[0] == "gated" else None
+    match where:
+        case ("the first append",):
+            worker: Runner = DyingAtItsFirstAppend(store, model, deps=provider)
+        case ("gated", "parked"):
+            worker = Runner(store, model, deps=provider)
+        case (*_, n, side):
+            at = CrashPoint(int(n), side)  # type: ignore[arg-type]  # before or after
+            worker = CrashingRunner(store, model, deps=provider, at=at, die=sigkill)
+    worker.run(Payer, run_id=RUN_ID, goal="pay", envelope=envelope)
+    assert store.load(RUN_ID).waiting_for == "approval"
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 if __name__ == "__main__":

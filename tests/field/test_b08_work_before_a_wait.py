@@ -1,7 +1,7 @@
 """B08: what was done before a wait is done again at each wake-up.
 
-A question to a person is a mail here, and the answer a signal.  Each answer comes to a process that knows of nothing
-but the journal.
+A question to a person is one that the envelope asks, or a mail whose answer is a signal.  Each answer comes to a
+process that knows of nothing but the journal.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -12,8 +12,10 @@ import pytest
 
 from agent_es import (
     AgentRun,
+    CallTool,
     Decision,
     Effect,
+    Envelope,
     Finish,
     Runner,
     RunState,
@@ -82,6 +84,42 @@ class Model:
         return Finish("wiped")
 
 
+class Archive(AgentRun):
+    """Mails, and wipes what a person says may be wiped, each table once in the whole store."""
+
+    @tool(effect=Effect.IDEMPOTENT)
+    def send_mail(self, ctx: ToolContext[Office], to: str) -> None:
+        ctx.deps.note(f"mail {to}")
+
+    @tool(effect=Effect.IDEMPOTENT)
+    def wipe(self, ctx: ToolContext[Office], table: str) -> None:
+        ctx.deps.note(f"wipe {table}")
+
+    @tool(effect=Effect.IDEMPOTENT, key="{table}:wipe", name="wipe_once")
+    def wipe_by_name(self, ctx: ToolContext[Office], table: str) -> None:
+        ctx.deps.note(f"wipe {table}")
+
+
+class Persistent:
+    """Sends a mail and wants to wipe, beside each other; wants it again for as long as a person says no."""
+
+    def __init__(self, wipe: str) -> None:
+        self.wipe = wipe
+        self.asked: list[int] = []
+        self.heard: list[str] = []
+
+    def decide(self, run: RunState, tools: Sequence[ToolSpec], /) -> Decision:
+        self.asked.append(run.turns)
+        wipe = CallTool(self.wipe, {"table": "t"})
+        if run.turns == 0:
+            return [Archive.send_mail.call(to="a@x"), wipe]
+        last = run.steps[-1]
+        if last.error is not None:
+            self.heard.append(last.error["message"])
+            return wipe
+        return Finish("wiped")
+
+
 @pytest.fixture
 def open_store(url: str) -> Iterator[Callable[[], RunStore]]:
     """Opens the store anew at each call, as a process that was restarted does."""
@@ -116,6 +154,38 @@ def test_a_mail_is_sent_once_and_each_question_is_put_once_however_often_the_run
     assert model.asked == [0, 1, 2, 3, 4, 5]  # each turn once, and the end
     assert [step.attempt for step in state.steps] == [1] * 6
     assert [step.woken.payload for step in state.steps if step.woken is not None] == list(ANSWERS)
+
+
+@pytest.mark.parametrize("wipe", ["wipe", "wipe_once"])
+def test_three_times_no_and_then_yes_are_one_mail_one_deletion_and_four_questions(
+    wipe: str, open_store: Callable[[], RunStore], office: Office
+) -> None:
+    model, envelope = Persistent(wipe), Envelope(needs_approval=[wipe])
+    told: list[int | None] = []
+
+    def restarted() -> RunStore:
+        store = open_store()
+        state = Runner(store, model, deps=office).run(Archive, run_id=RUN_ID, goal="wipe", envelope=envelope)
+        store.notify_people(lambda item: told.append(item.idx))
+        assert (state.waiting_for, office.lines()) == ("approval", ["mail a@x"])
+        return store
+
+    for idx, comment in enumerate(ANSWERS[:3], start=1):
+        restarted()
+        store = restarted()
+        assert [(item.kind, item.idx, item.args) for item in store.inbox()] == [("approval", idx, {"table": "t"})]
+        store.deny(RUN_ID, idx, by="dana", reason=comment)
+    restarted().approve(RUN_ID, 4, by="dana")
+    store = open_store()
+    state = Runner(store, model, deps=office, agents=[Archive]).resume(RUN_ID)
+
+    assert (state.status, state.turns) == (Status.DONE, 4)
+    assert sorted(office.lines()) == ["mail a@x", "wipe t"]
+    assert told == [1, 2, 3, 4]
+    assert store.notify_people(told.append) == 0
+    assert model.asked == [0, 1, 2, 3, 4]  # each turn once, and the end
+    assert model.heard == list(ANSWERS[:3])
+    assert [step.attempt for step in state.steps] == [1, 0, 0, 0, 1]
 
 
 @pytest.mark.parametrize("text", ["yes", "no"])

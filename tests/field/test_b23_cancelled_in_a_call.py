@@ -1,6 +1,7 @@
 """B23: whoever is cancelled while a call is in flight leaves no call without an answer to come.
 
-What ended is recorded, what can be stopped is stopped, and the next life answers or doubts the rest.
+What ended is recorded, what can be stopped is stopped, and the next life answers or doubts the rest.  Where somebody
+else cancels the run, what was begun is in doubt until its result comes, and nothing else is begun.
 Run as a program, this file is a worker that gets a SIGINT in the middle of its second call.
 """
 
@@ -31,7 +32,8 @@ from agent_es import (
     ToolSpec,
     tool,
 )
-from agent_es.testing import FrozenClock
+from agent_es.errors import BadAnswer, IllegalEvent
+from agent_es.testing import FrozenClock, StrictModel, check_messages, messages_of
 
 RUN_ID = "run-1"
 FOR_EVER = 60
@@ -106,6 +108,20 @@ class Model:
         self.answers = [(step.call_id, step.result) for step in run.steps]
         assert all(step.status in ("done", "failed") for step in run.steps)
         return Finish("answered")
+
+
+class Other:
+    """Does what a person says to do instead, in one turn more."""
+
+    def __init__(self, slow: str) -> None:
+        self.slow = slow
+
+    def decide(self, run: RunState, tools: Sequence[ToolSpec], /) -> Decision:
+        check_messages(messages_of(run), tools)
+        if not run.turns:
+            return [CallTool("quick"), CallTool(self.slow)]
+        said = [message.text for message in run.messages]
+        return CallTool("quick") if said and run.turns == 1 else Finish(said)
 
 
 def interrupted(store: RunStore, world: World, model: Model) -> float:
@@ -199,6 +215,143 @@ def test_a_process_that_gets_a_sigint_stops_at_once_and_the_next_one_answers_bot
 
     assert (state.status, model.answers) == (Status.DONE, [("c1", "quick"), ("c2", "slept")])
     assert [step.attempt for step in state.steps] == [1, 2]
+
+
+# Somebody else cancels the run.
+
+
+@dataclass
+class Cancelled:
+    """A run that was cancelled in the middle of its second call, and a worker that still has that call."""
+
+    store: RunStore
+    world: World
+    worker: threading.Thread
+    states: list[RunState]
+    """What the worker returned."""
+
+    def comes_to_its_end(self) -> RunState:
+        self.world.go_on.set()
+        self.worker.join(20)
+        (state,) = self.states
+        return state
+
+
+def cancelled(store: RunStore, elsewhere: RunStore, slow: str, **how: Any) -> Cancelled:
+    """Let a worker come to its second call, with a third one to follow, and cancel the run from elsewhere."""
+    world, is_slow = World(), threading.Event()
+    world.on_slow = is_slow.set
+    calls = [CallTool("quick"), CallTool(slow), CallTool("quick")]
+    runner = Runner(store, StrictModel([calls, Finish("answered")]), deps=world, at_once=1)
+    states: list[RunState] = []
+    worker = threading.Thread(target=lambda: states.append(runner.run(Desk, run_id=RUN_ID, goal="answer")))
+    worker.start()
+    assert is_slow.wait(20)
+    elsewhere.cancel(RUN_ID, by="ann", reason="never mind", **how)
+    return Cancelled(store, world, worker, states)
+
+
+def test_a_run_that_is_cancelled_in_a_call_doubts_that_one_and_begins_no_other(
+    store: RunStore, open_store: Callable[[], RunStore]
+) -> None:
+    it = cancelled(store, open_store(), "blocks")
+
+    state = open_store().load(RUN_ID)
+
+    assert (state.status, state.failure) == (Status.CANCELLED, "cancelled by ann: never mind")
+    assert [step.status for step in state.steps] == ["done", "in_doubt", "failed"]
+    assert all(step.value_json is not None for step in state.steps)
+    assert (state.steps[0].result, (state.steps[2].error or {})["type"]) == ("quick", "Cancelled")
+    assert [(item.kind, item.idx) for item in store.inbox()] == [("doubt", 1)]
+    assert it.comes_to_its_end().status is Status.CANCELLED
+
+
+def test_the_result_of_the_call_that_was_under_way_settles_its_doubt_when_it_comes(
+    store: RunStore, open_store: Callable[[], RunStore]
+) -> None:
+    it = cancelled(store, open_store(), "blocks")
+
+    returned = it.comes_to_its_end()
+
+    state = open_store().load(RUN_ID)
+    assert state == returned
+    assert [(step.status, step.result) for step in state.steps] == [
+        ("done", "quick"),
+        ("done", "let go"),
+        ("failed", None),
+    ]
+    assert (state.status, store.inbox(), it.world.bodies) == (Status.CANCELLED, [], ["quick", "blocks"])
+    asked_again = [*messages_of(state), {"role": "user", "content": "what now?"}]
+    check_messages(asked_again, [tool.spec for tool in Desk.agent_tools.values()])
+
+
+def test_a_run_that_is_cancelled_is_moved_by_nobody_and_a_late_yes_or_word_changes_nothing(
+    store: RunStore, open_store: Callable[[], RunStore]
+) -> None:
+    it = cancelled(store, open_store(), "blocks")
+    before = it.comes_to_its_end()
+
+    for late in (
+        lambda: store.approve(RUN_ID, 2, by="bob"),
+        lambda: store.steer(RUN_ID, "go on", by="bob"),
+        lambda: store.resume(RUN_ID, by="bob"),
+        lambda: store.requeue(RUN_ID, by="bob"),
+        lambda: store.pause(RUN_ID, by="bob"),
+    ):
+        with pytest.raises((IllegalEvent, BadAnswer)):
+            late()
+    again = store.cancel(RUN_ID, by="bob", reason="once more")
+    state = Runner(open_store(), Model("blocks"), deps=it.world, agents=[Desk]).resume(RUN_ID)
+
+    assert (again, state) == (before, before)
+    assert it.world.bodies == ["quick", "blocks"]
+
+
+def test_a_run_that_is_to_be_undone_brings_the_call_to_its_end_and_begins_no_other(
+    store: RunStore, open_store: Callable[[], RunStore]
+) -> None:
+    it = cancelled(store, open_store(), "blocks", compensate=True)
+
+    state = it.comes_to_its_end()
+
+    assert (state.status, it.world.bodies) == (Status.CANCELLED, ["quick", "blocks"])
+    assert [step.status for step in state.steps] == ["done", "done", "failed"]
+
+
+@pytest.mark.parametrize("compensate", [False, True], ids=["cancelled", "to be undone"])
+def test_a_call_that_is_about_to_begin_when_the_run_is_ended_does_not_begin(
+    compensate: bool,  # noqa: FBT001  # a case
+    store: RunStore,
+    open_store: Callable[[], RunStore],
+) -> None:
+    world, elsewhere = World(is_slow=False), open_store()
+
+    def end_it(notice: Notice) -> None:
+        if notice.kind == "completed" and notice.idx == 0:
+            elsewhere.cancel(RUN_ID, by="ann", compensate=compensate)
+
+    runner = Runner(store, Model("blocks"), deps=world, at_once=1, on_event=end_it)
+
+    state = runner.run(Desk, run_id=RUN_ID, goal="answer")
+
+    assert (state.status, world.bodies) == (Status.CANCELLED, ["quick"])
+    assert [step.status for step in state.steps] == ["done", "failed"]
+
+
+def test_what_a_person_says_instead_comes_after_the_answers_to_both_calls(
+    store: RunStore, open_store: Callable[[], RunStore]
+) -> None:
+    world, elsewhere = World(is_slow=False), open_store()
+    world.on_slow = lambda: elsewhere.steer(RUN_ID, "never mind, do X", by="ann")
+
+    state = Runner(store, Other("blocks"), deps=world, at_once=1).run(Desk, run_id=RUN_ID, goal="answer")
+
+    assert (state.status, state.answer) == (Status.DONE, ["never mind, do X"])
+    assert world.bodies == ["quick", "blocks", "quick"]
+    assert [message["role"] for message in messages_of(state)] == [
+        *("user", "assistant", "tool", "tool"),
+        *("user", "assistant", "tool"),
+    ]
 
 
 def work_until_interrupted(folder: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from agent_es import AgentRun, Finish, RunStore, ScriptedDecider, Status, WaitFor, Worker
+from agent_es import AgentRun, Envelope, Finish, RunStore, ScriptedDecider, Status, WaitFor, Worker, tool
 from agent_es.store.bell import AGAIN
 
 pytestmark = pytest.mark.parametrize(
@@ -35,6 +35,16 @@ class Report(AgentRun):
     """Waits until it is approved."""
 
     decider = ScriptedDecider([WaitFor("approved"), Finish("published")])
+
+
+class Press(AgentRun):
+    """Publishes what a person says yes to."""
+
+    @tool(effect="read")
+    def publish(self) -> str:
+        return "published"
+
+    decider = ScriptedDecider([publish.call(), Finish("published")])
 
 
 @pytest.fixture
@@ -55,7 +65,7 @@ def wait_for(happened: Callable[[], bool], seconds: float = 20.0) -> float:
 @contextmanager
 def working(store: RunStore, *, poll: float, listens: Callable[[], bool] | None = None) -> Iterator[None]:
     """Let a worker wait for work meanwhile, its listener in place."""
-    worker = Worker(store, agents=[Report], poll=poll)
+    worker = Worker(store, agents=[Report, Press], poll=poll)
     thread = threading.Thread(target=worker.run)
     thread.start()
     try:
@@ -94,6 +104,20 @@ def test_a_signal_in_the_gap_is_noticed_within_one_poll_interval(store: RunStore
 
         assert not store.bell.is_heard  # it was the poll
         assert took < min(0.3 + SLACK, AGAIN)
+
+
+@pytest.mark.parametrize("poll", [0.3, NEVER], ids=["by the poll", "by the new listener"])
+def test_an_approval_in_the_gap_is_noticed_as_soon(poll: float, store: RunStore, server: Any) -> None:
+    with working(store, poll=poll):
+        store.start(Press, run_id="run-1", goal="publish", envelope=Envelope(needs_approval=["publish"]))
+        wait_for(lambda: len(store.inbox(kind="approval")) == 1)
+        kill_the_listener(server, store)
+
+        with RunStore(store.url) as elsewhere:
+            elsewhere.approve("run-1", 0, by="dana")
+        took = wait_for(lambda: store.record("run-1").status is Status.DONE)
+
+        assert took < min(poll, AGAIN) + SLACK
 
 
 def test_the_store_is_looked_at_after_the_listener_has_connected_anew(store: RunStore, server: Any) -> None:
