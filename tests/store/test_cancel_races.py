@@ -20,9 +20,11 @@ import pytest
 from agent_es import (
     AgentRun,
     CallTool,
+    DidNotHappen,
     Effect,
     Envelope,
     Finish,
+    Retry,
     Runner,
     RunState,
     RunStore,
@@ -34,7 +36,7 @@ from agent_es import (
 )
 from agent_es.decider import Answered, Used
 from agent_es.envelope import Budget, Usage
-from agent_es.errors import IllegalEvent, OutcomeUnknown
+from agent_es.errors import IllegalEvent, NotApplied, OutcomeUnknown
 from agent_es.events import ToolResult
 
 T = TypeVar("T")
@@ -66,6 +68,23 @@ class Moment:
         """Wait until so many seconds after it."""
         assert self._is_set.wait(30)
         time.sleep(max(0.0, self._at + offset - time.perf_counter()))
+
+
+def settles(ready: Callable[[], bool]) -> None:
+    until = time.monotonic() + 10
+    while not ready() and time.monotonic() < until:
+        time.sleep(0.005)
+
+
+class MomentAfter(Moment):
+    """One that comes when something is so."""
+
+    def __init__(self, ready: Callable[[], bool]) -> None:
+        super().__init__()
+        self._ready = ready
+
+    def comes(self) -> None:
+        settles(self._ready)
 
 
 @dataclass
@@ -174,6 +193,19 @@ class Trips(AgentRun):
     def mail(self, ctx: ToolContext[World], name: str) -> str:
         return ctx.deps.do(f"mail {name}")
 
+    @tool(effect=Effect.IDEMPOTENT, retry=Retry(initial=0))
+    def refuse(self, ctx: ToolContext[World]) -> None:
+        ctx.deps.do("refuse")
+        raise NotApplied("closed")
+
+    def never(self) -> DidNotHappen:
+        return DidNotHappen()
+
+    @tool(effect=Effect.PROBED, probe=never)
+    def dies(self, ctx: ToolContext[World]) -> None:
+        ctx.deps.do("dies")
+        raise SystemExit
+
     @tool(effect=Effect.IDEMPOTENT)
     def lose(self, ctx: ToolContext[World]) -> None:
         ctx.deps.do("lose")
@@ -188,12 +220,6 @@ class Script:
 
     def decide(self, run: RunState, tools: Sequence[ToolSpec], /) -> Answered:
         return self.lines[run.turns]
-
-
-def settles(ready: Callable[[], bool]) -> None:
-    until = time.monotonic() + 10
-    while not ready() and time.monotonic() < until:
-        time.sleep(0.005)
 
 
 def test_of_calls_that_are_under_way_when_their_run_is_cancelled_it_is_known_what_they_come_to(race: Race) -> None:
@@ -313,6 +339,32 @@ def test_a_run_that_is_to_be_undone_ends_what_is_under_way_begins_nothing_and_un
         }
         undone_of[len(booked)] += 1
     assert undone_of[1 + at_once] > 0, "nothing was cancelled before it had begun"
+
+
+def test_what_surely_did_not_happen_is_not_begun_again_in_a_run_that_is_to_be_undone(url: str) -> None:
+    world = World()
+    turn = [CallTool("book", {"name": "left"}), CallTool("refuse")]
+
+    with Slow(url) as store:
+        store.before = lambda: store.cancel("run-1", by="ann", compensate=True)
+        world.at = "refuse"
+        world.moment = MomentAfter(lambda: store.load("run-1").steps[0].status == "done")
+        state = Runner(store, Script(turn), deps=world).run(Trips, run_id="run-1", goal="travel")
+
+    assert (state.status, [step.status for step in state.steps]) == (Status.CANCELLED, ["done", "failed", "done"])
+    assert sorted(world.begun) == ["book left", "refuse", "unbook left"]
+
+
+def test_what_a_probe_says_did_not_happen_is_not_begun_in_a_run_that_is_to_be_undone(race: Race) -> None:
+    world = World()
+    with pytest.raises(SystemExit):  # the worker dies in its body
+        Runner(race.runners, Script(CallTool("dies")), deps=world).run(Trips, run_id="run-1", goal="travel")
+    race.store.cancel("run-1", by="ann", compensate=True)
+
+    state = Runner(race.runners, Script(), deps=world).resume("run-1")
+
+    assert (state.status, state.steps[0].status) == (Status.CANCELLED, "failed")
+    assert world.begun == ["dies"]
 
 
 # Something is said as a decision is appended.
