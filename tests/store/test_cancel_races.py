@@ -36,8 +36,10 @@ from agent_es import (
 )
 from agent_es.decider import Answered, Used
 from agent_es.envelope import Budget, Usage
-from agent_es.errors import IllegalEvent, NotApplied, OutcomeUnknown
+from agent_es.errors import IllegalEvent, OutcomeUnknown
 from agent_es.events import ToolResult
+from agent_es.run import Planned
+from agent_es.tools import Returned
 
 T = TypeVar("T")
 
@@ -193,10 +195,10 @@ class Trips(AgentRun):
     def mail(self, ctx: ToolContext[World], name: str) -> str:
         return ctx.deps.do(f"mail {name}")
 
-    @tool(effect=Effect.IDEMPOTENT, retry=Retry(initial=0))
-    def refuse(self, ctx: ToolContext[World]) -> None:
-        ctx.deps.do("refuse")
-        raise NotApplied("closed")
+    @tool(effect=Effect.READ, retry=Retry(initial=0))
+    def look(self, ctx: ToolContext[World]) -> None:
+        ctx.deps.do("look")
+        raise ValueError
 
     def never(self) -> DidNotHappen:
         return DidNotHappen()
@@ -343,16 +345,16 @@ def test_a_run_that_is_to_be_undone_ends_what_is_under_way_begins_nothing_and_un
 
 def test_what_surely_did_not_happen_is_not_begun_again_in_a_run_that_is_to_be_undone(url: str) -> None:
     world = World()
-    turn = [CallTool("book", {"name": "left"}), CallTool("refuse")]
+    turn = [CallTool("book", {"name": "left"}), CallTool("look")]
 
     with Slow(url) as store:
         store.before = lambda: store.cancel("run-1", by="ann", compensate=True)
-        world.at = "refuse"
+        world.at = "look"
         world.moment = MomentAfter(lambda: store.load("run-1").steps[0].status == "done")
         state = Runner(store, Script(turn), deps=world).run(Trips, run_id="run-1", goal="travel")
 
     assert (state.status, [step.status for step in state.steps]) == (Status.CANCELLED, ["done", "failed", "done"])
-    assert sorted(world.begun) == ["book left", "refuse", "unbook left"]
+    assert sorted(world.begun) == ["book left", "look", "unbook left"]
 
 
 def test_what_a_probe_says_did_not_happen_is_not_begun_in_a_run_that_is_to_be_undone(race: Race) -> None:
@@ -365,6 +367,26 @@ def test_what_a_probe_says_did_not_happen_is_not_begun_in_a_run_that_is_to_be_un
 
     assert (state.status, state.steps[0].status) == (Status.CANCELLED, "failed")
     assert world.begun == ["dies"]
+
+
+def test_late_results_that_come_at_the_same_moment_are_all_recorded(url: str) -> None:
+    count = 8
+    with RunStore(url) as store, ThreadPoolExecutor(count) as pool:
+        store.start(Trips, run_id="run-1", goal="travel")
+        run = store.aggregate(Trips, "run-1")
+        plan = [Planned(Trips.book.call(name=str(idx)), "{}", key=str(idx)) for idx in range(count)]
+        run.record_turn(plan, at_once=count)
+        store.save(run)
+        together = threading.Barrier(count)
+
+        def come(idx: int) -> bool:
+            together.wait(30)
+            return store.record_late("run-1", idx, 1, Returned(str(idx)))
+
+        told = [*pool.map(come, range(count))]
+
+        assert told == [True] * count
+        assert [step.result for step in store.load("run-1").steps] == [*range(count)]
 
 
 # Something is said as a decision is appended.
