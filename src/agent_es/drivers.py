@@ -31,6 +31,9 @@ T = TypeVar("T")
 NewWork = Decide | Start | Transact | Probe | Enter
 """What is not begun under a lease that another worker has by now."""
 
+SOON = 1.0
+"""Seconds in which an outcome is at hand that a body has claimed to be the end of it."""
+
 Done = tuple[int, Outcome]
 Ended = tuple[int, Outcome | BaseException]
 """How a body ended: with an outcome, or with what ends more than itself, as ``sys.exit()`` does."""
@@ -256,9 +259,10 @@ class Threads:
     def close(self) -> None:
         """Leave behind what still runs: its results will be late, as are those that nobody has asked for."""
         ended = [body for body, _ in self._flying.values() if not body.claim_end()]
-        for _ in ended:
-            idx, outcome = self._done.get()  # it is there, or on its way
-            deliver(self._runner, self._flying[idx][0], outcome)
+        with suppress(queue.Empty):  # a signal's handler may have raised as one was taken
+            for _ in ended:
+                idx, outcome = self._done.get(timeout=SOON)
+                deliver(self._runner, self._flying[idx][0], outcome)
 
     def _work(self, body: Body) -> None:
         ended = to_the_end(body)
