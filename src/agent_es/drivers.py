@@ -14,10 +14,12 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Protocol, TypeVar, assert_never
 
 from agent_es.decider import Answered
+from agent_es.errors import AgentError
 from agent_es.events import LlmDecided
 from agent_es.run import AgentRun
 from agent_es.state import Step
@@ -28,6 +30,9 @@ T = TypeVar("T")
 
 NewWork = Decide | Start | Transact | Probe | Enter
 """What is not begun under a lease that another worker has by now."""
+
+SOON = 1.0
+"""Seconds in which an outcome is at hand that a body has claimed to be the end of it."""
 
 Done = tuple[int, Outcome]
 Ended = tuple[int, Outcome | BaseException]
@@ -252,9 +257,12 @@ class Threads:
             return outcome_of(idx, ended)
 
     def close(self) -> None:
-        """Leave behind what still runs: its results will be late."""
-        for body, _ in self._flying.values():
-            body.claim_end()
+        """Leave behind what still runs: its results will be late, as are those that nobody has asked for."""
+        ended = [body for body, _ in self._flying.values() if not body.claim_end()]
+        with suppress(queue.Empty):  # a signal's handler may have raised as one was taken
+            for _ in ended:
+                idx, outcome = self._done.get(timeout=SOON)
+                deliver(self._runner, self._flying[idx][0], outcome)
 
     def _work(self, body: Body) -> None:
         ended = to_the_end(body)
@@ -275,7 +283,7 @@ class Tasks:
         self._runner = runner
         self._done: asyncio.Queue[Ended] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._threads: list[Body] = []
+        self._flying: dict[int, Body] = {}
         self.cancelled: asyncio.CancelledError | None = None
         """Set once the caller was cancelled: what is known is recorded, then this is raised."""
 
@@ -324,21 +332,25 @@ class Tasks:
     async def _next_done(self) -> Done:
         if self.cancelled is None:
             try:
-                return outcome_of(*await self._done.get())
+                return self._taken(*await self._done.get())
             except asyncio.CancelledError as error:
                 self.cancelled = error
         if self._done.empty():
             raise self.cancelled
-        return outcome_of(*self._done.get_nowait())
+        return self._taken(*self._done.get_nowait())
+
+    def _taken(self, idx: int, ended: Outcome | BaseException) -> Done:
+        del self._flying[idx]
+        return outcome_of(idx, ended)
 
     def _start(self, body: Body) -> None:
+        self._flying[body.idx] = body
         if body.tool.is_async:
             task = asyncio.create_task(self._await(body))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
             return
         loop = asyncio.get_running_loop()
-        self._threads.append(body)
         spawn(self._work, body, loop)
         if body.retry.timeout:
             loop.call_later(body.retry.timeout, self._expire, body)
@@ -365,12 +377,16 @@ class Tasks:
             self._runner.deliver_late(body, ended)
 
     async def close(self) -> None:
-        """Cancel what still runs; the results of what cannot be cancelled will be late."""
-        for body in self._threads:
-            body.claim_end()
+        """Cancel what still runs; what cannot be cancelled has a late result, as has what nobody has asked for."""
+        threads = [body for body in self._flying.values() if not body.tool.is_async]
+        ended = {body.idx for body in threads if not body.claim_end()}
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        while ended or not self._done.empty():
+            idx, outcome = await self._done.get()  # it is there, or on its way
+            ended.discard(idx)
+            await self.see_through(deliver, self._runner, self._flying.pop(idx), outcome)
 
 
 def to_the_end(body: Body) -> Outcome | BaseException:
@@ -379,6 +395,12 @@ def to_the_end(body: Body) -> Outcome | BaseException:
         return body.run()
     except BaseException as error:  # the driver is told, and raises it
         return error
+
+
+def deliver(runner: Acts, body: Body, ended: Outcome | BaseException) -> None:
+    """Deliver a result late, where the store can be reached: else the step is in doubt, as where nothing came."""
+    with suppress(AgentError):
+        runner.deliver_late(body, ended)
 
 
 def outcome_of(idx: int, ended: Outcome | BaseException) -> Done:

@@ -75,6 +75,7 @@ _GATES: frozenset[type[Event]] = frozenset((StepRefused, ApprovalRequested, Call
 _ARRIVALS: frozenset[type[Event]] = frozenset(
     (SignalReceived, Cancelled, EnvelopeChanged, Steered, Paused, CompensationBegan)
 )
+_HEARD: frozenset[type[Event]] = frozenset((Steered, Paused, CompensationBegan))
 _ANSWERS: frozenset[type[Event]] = frozenset((ApprovalGranted, ApprovalDenied, QuestionAnswered))
 
 LEGAL: Mapping[Status, frozenset[type[Event]]] = {
@@ -637,49 +638,41 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
         self._state = self._recorded = fold(events, self._recorded)
         self._version = self._state.version
         before: AnyEvent | None = None
-        is_heard = any(isinstance(event, Steered | Paused | CompensationBegan) for event in events)
+        heard = {type(event) for event in events} & _HEARD
         dropped: set[int] = set()
         for event in pending:
-            if self._is_overtaken(event, dropped, is_heard=is_heard):
+            if self._is_overtaken(event, dropped, heard):
                 continue
             if why := misfit(self._state, event, before):
                 raise IllegalEvent(f"run {self._state.run_id}: {type(event).__name__}: {why}")
             self.trigger_event(type(event), **self._as_of_now(event))
             before = event
 
-    def _is_overtaken(self, event: AnyEvent, dropped: set[int], *, is_heard: bool) -> bool:
+    def _is_overtaken(self, event: AnyEvent, dropped: set[int], heard: Collection[type[Event]]) -> bool:
         """Say whether an event that is pending is not to be recorded any more; note the step that goes with it.
 
-        ``is_heard`` says that a person has said something that a decider must know before it decides.
+        ``heard`` is what a person has said since that a decider must know before it decides.
         """
         idx = getattr(event, "idx", None)
         if idx in dropped:
             return True
-        steps = self._state.steps
+        state, is_heard = self._state, bool(heard)
         match event:
-            case LlmDecided(idx=new) if new >= len(steps):
+            case LlmDecided() if event.idx >= len(state.steps) or state.is_held:
                 is_overtaken = is_heard
-                if is_heard:
-                    dropped.add(new)
-            case LlmDecided() if is_heard and self._state.is_held:
-                is_overtaken = True
             case Finished() | RunFailed():
                 is_overtaken = is_heard
             case BudgetReserved():
-                is_overtaken = is_heard and (self._state.is_held or self._state.compensating)
-            case DoubtSettled(idx=settled):  # what it came to goes with it
-                is_overtaken = self._fits_no_more(event)
-                if is_overtaken:
-                    dropped.add(settled)
-            case LlmDecided() | CallDelayed() | ApprovalDenied() | WaitBegan(idx=None) | WaitEnded():
-                is_overtaken = self._fits_no_more(event)
+                is_overtaken = is_heard and (state.is_held or state.compensating)
+            case Parked():
+                is_overtaken = CompensationBegan in heard
+            case CompensationEnded():
+                is_overtaken = state.is_held
             case _:
-                is_overtaken = False
+                is_overtaken = _is_past(state, event)
+        if is_overtaken and isinstance(event, LlmDecided | DoubtSettled):
+            dropped.add(event.idx)  # what it came to goes with it
         return is_overtaken
-
-    def _fits_no_more(self, event: AnyEvent) -> bool:
-        status = self._state.status
-        return type(event) not in LEGAL[status] or misfit(self._state, event, None) is not None
 
     def _as_of_now(self, event: AnyEvent) -> dict[str, Any]:
         """Return what an event says that is triggered again: a signal that is there by now ends its wait."""
@@ -788,6 +781,15 @@ def misfit(state: RunState, event: AnyEvent, before: AnyEvent | None) -> str | N
         return _misfit_decision(state, event, before) if step is None else _misfit_attempt(step, event)
     check = _MISFITS.get(type(event))
     return None if check is None else check(state, event)
+
+
+def _is_past(state: RunState, event: AnyEvent) -> bool:
+    """Say whether what was about to be done fits no more: whoever moves the run looks again."""
+    match event:
+        case LlmDecided() | CallDelayed() | ApprovalDenied() | DoubtSettled() | WaitEnded() | WaitBegan(idx=None):
+            return type(event) not in LEGAL[state.status] or misfit(state, event, None) is not None
+        case _:
+            return False
 
 
 def _misfit_end(state: RunState, event: Finished | RunFailed | CompensationEnded) -> str | None:

@@ -605,6 +605,18 @@ class Draft:
         )  # fmt: skip
         self.is_stale = True
 
+    def missed(self, event: ToolFailed) -> None:
+        """Take in a failure; one after which the step was to be tried again leaves a doubt where it is not."""
+        if event.retry_at is None:
+            self.ended(event, "failed", event.error)
+            return
+        if _is_sure(event.error) and self._gives_up(event.idx):
+            self.ended(event, "failed", event.error)
+        elif self.status is Status.CANCELLED:
+            self.ended(event, "in_doubt", _left(event.error))
+        else:
+            self.ended(event, "retrying", event.error)
+
     def reserves(self, event: BudgetReserved) -> None:
         """Take in what is set aside for a question."""
         self.reserved = event.tokens, event.cost
@@ -705,8 +717,9 @@ class Draft:
 
     def settled(self, event: DoubtSettled) -> None:
         """Take in what became of a doubt; a result or a failure that goes with it is an event of its own."""
-        if event.outcome == "did_not_happen" and self.status is Status.CANCELLED:
+        if event.outcome == "did_not_happen" and self._gives_up(event.idx):
             self._stop_step(event.idx)
+            self.is_stale = True
         elif event.outcome == "did_not_happen" and event.key is not None:
             before = self.current[event.idx]
             if before[7] == "in_doubt":
@@ -771,10 +784,9 @@ class Draft:
         self._stop()
         for idx, atoms in [*self.current.items()]:
             if atoms[7] in ("started", "retrying"):
-                why = "the run was cancelled while it was under way"
                 self.in_doubt += 1
                 self.active -= 1
-                self.current[idx] = (*atoms[:7], "in_doubt", why, *atoms[9:12], None, *atoms[13:])
+                self.current[idx] = (*atoms[:7], "in_doubt", _left(atoms[8]), *atoms[9:12], None, *atoms[13:])
         self.paused = self.parked = None
         self.status, self.waiting_for = Status.CANCELLED, None
         self.wake_at = self.rests_until = None
@@ -818,11 +830,15 @@ class Draft:
         self.status = Status.FAILED
         self.failure = event.reason
 
+    def _gives_up(self, idx: int) -> bool:
+        """Say whether a step is not made any more where it surely did not happen: the run ends without it."""
+        return self.status is Status.CANCELLED or (self.compensating and self.current[idx][13] is None)
+
     def _stop(self) -> None:
         """Answer every call of which it is sure that it is not under way: it was not made, and will not be."""
         for idx, atoms in [*self.current.items()]:
             is_idle = atoms[7] in ("queued", "gated", "waiting")
-            if is_idle or (atoms[7] == "retrying" and decode(atoms[8] or "{}").get("applied") is False):
+            if is_idle or (atoms[7] == "retrying" and _is_sure(atoms[8])):
                 self._stop_step(idx)
         if not self.active:
             self.rests_until = None
@@ -920,6 +936,18 @@ def _told(awaited: Awaited | None, signal: Signal | None) -> str:
     return f'{{"payload":{payload},"reason":"{reason}","signal":{canonical(name)}}}'
 
 
+def _is_sure(error_json: str | None) -> bool:
+    """Say whether a step that is to be tried again surely did not happen; without an error, it was only delayed."""
+    return error_json is None or decode(error_json).get("applied") is False
+
+
+def _left(error_json: str | None) -> str:
+    """Return why nobody knows what became of a call that a cancelled run leaves; its last attempt may tell."""
+    error = decode(error_json or "{}")
+    last = f", after {error['type']}: {error['message']}" if error else ""
+    return f"the run was cancelled while it was under way{last}"
+
+
 def _by(person: str, reason: str) -> str:
     return f"by {person}" + (f": {reason}" if reason else "")
 
@@ -933,8 +961,7 @@ def apply(draft: Draft, event: AnyEvent) -> None:  # noqa: C901, PLR0912, PLR091
     elif type(event) is RunStarted:
         draft.started(event)
     elif type(event) is ToolFailed:
-        is_last = event.retry_at is None or draft.status is Status.CANCELLED
-        draft.ended(event, "failed" if is_last else "retrying", event.error)
+        draft.missed(event)
     elif type(event) is StepInDoubt:
         draft.ended(event, "in_doubt", event.reason)
     elif type(event) is DoubtSettled:

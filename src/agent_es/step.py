@@ -286,7 +286,7 @@ class Turn:
             case Waits(wait):
                 run.record_wait_of(step.idx, wait)
                 _end_waits(run)
-            case Failed(may_retry=True) if self._has_attempts(step):
+            case Failed(may_retry=True) if self._has_attempts(step) and not self._gives_up(step):
                 return self._later(step, outcome)
             case Failed():
                 run.record_failure(step.idx, outcome)
@@ -332,7 +332,9 @@ class Turn:
                 return self._end(step, answer)
             case DidNotHappen():
                 self._run.record_settlement(step.idx, "did_not_happen", BY_PROBE)
-                return self._try_again(self._run.state.steps[step.idx], f"{why}; the probe says it did not happen")
+                if not self._gives_up(step):
+                    now = self._run.state.steps[step.idx]
+                    return self._try_again(now, f"{why}; the probe says it did not happen")
             case Unknown(kind, message):
                 if step.status != "in_doubt":
                     return self._doubt(step, f"{why}; the probe cannot tell: {kind}: {message}")
@@ -367,6 +369,10 @@ class Turn:
         which = f"attempt {step.attempts_spent} of {self._retry(tool).max_attempts}"
         run.record_failure(step.idx, Failed("AttemptsExhausted", f"{which} was the last: {why}"))
         return []
+
+    def _gives_up(self, step: Step) -> bool:
+        """Whether a step that surely did not happen is not made any more: its run undoes what happened."""
+        return self._run.state.compensating and step.undoes is None
 
     def _retry(self, tool: Tool) -> Retry:
         return retry_of(self._run, tool)

@@ -667,16 +667,23 @@ class RunStore(Application[UUID]):
     def record_late(self, run_id: str, idx: int, attempt: int, outcome: Returned | Waits) -> bool:
         """Record what a body came to after its worker had lost the run; say whether it was still wanted.
 
-        It is, while that attempt is open and nobody has settled it.
+        It is, while that attempt is open and nobody has settled it.  It is recorded beside whoever moves the run.
         """
-        try:
-            run = self.aggregate(AgentRun, run_id)
+        tried: list[StoredEvent] = []
+
+        def record(run: AgentRun) -> None:
             if isinstance(outcome, Returned):
                 run.record_result(idx, outcome.value, attempt=attempt)
             else:
                 run.record_wait_of(idx, outcome.wait, attempt=attempt)
-            self.save(run)
-        except (IllegalEvent, RunMoved, RunUnreadable):
+
+        try:
+            self._beside(
+                lambda connection: self.arrivals.act(connection, run_id, record, tried),
+                None,
+                f"run {run_id}: a late result of step {idx} could not be recorded",
+            )
+        except (IllegalEvent, RunUnreadable):
             return False
         return True
 
