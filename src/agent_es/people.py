@@ -149,7 +149,7 @@ def _check_named(run: AgentRun, idx: int, by: str, groups: Sequence[Sequence[str
 
 
 def _came_to(step: Step, gate: Gate) -> str:
-    if step.error is not None and step.error.get("type") == "Denied":
+    if step.error is not None and step.error.get("type") == "Denied" and "by" in step.error:
         return f"was denied by {step.error.get('by')}: {step.error.get('message')}"
     if len(gate.approved_by) >= gate.people:
         return f"was approved by {', '.join(gate.approved_by)}"

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -98,6 +99,44 @@ def test_did_not_happen_is_refused_while_the_last_holder_may_be_alive(play: Play
         store.settle("run-1", 0, "did_not_happen", by="ann")
 
     assert store.settle("run-1", 0, "did_not_happen", by="ann", force=True).status is Status.RUNNING
+
+
+def test_it_is_refused_while_one_who_lost_the_run_in_the_call_may_be_alive_though_nobody_holds_it(
+    play: Play, store: RunStore
+) -> None:
+    play(Careful, SCRIPT, Provider("no"))
+    store.leases.take("run-1", Owner.here("frozen"), 60.0)
+    store.leases.release(store.leases.take("run-1", Owner.here(), 60.0, force=True))
+
+    assert store.record("run-1").lease_owner is None
+    with pytest.raises(StillHeld, match="frozen lost it in a call and may still be alive"):
+        store.settle("run-1", 0, "did_not_happen", by="ann")
+
+    assert store.settle("run-1", 0, "happened", by="ann", result="seen").doubts == ()
+
+
+def test_one_who_gave_the_run_back_or_is_surely_dead_is_in_nobodys_way(play: Play, store: RunStore) -> None:
+    play(Careful, SCRIPT, Provider("no"))
+    store.leases.release(store.leases.take("run-1", Owner.here(), 60.0))
+    gone = replace(Owner.here(), pid=2**22 + 1)
+    store.leases.take("run-1", gone, 60.0)
+    store.leases.release(store.leases.take("run-1", Owner.here(), 60.0))
+
+    assert store.settle("run-1", 0, "did_not_happen", by="ann").doubts == ()
+
+
+def test_with_the_next_turn_nobody_is_remembered_who_lost_the_run_in_an_earlier_one(
+    play: Play, store: RunStore
+) -> None:
+    twice = [CallTool("pay"), CallTool("pay"), Finish("paid")]
+    play(Careful, twice, Provider("no"))
+    store.leases.take("run-1", Owner.here("frozen"), 60.0)
+    store.leases.release(store.leases.take("run-1", Owner.here(), 60.0, force=True))
+    store.settle("run-1", 0, "happened", by="ann")
+    play(Careful, twice, Provider("no"))
+
+    assert [step.idx for step in store.load("run-1").doubts] == [1]
+    assert store.settle("run-1", 1, "did_not_happen", by="ann").doubts == ()
 
 
 @pytest.mark.parametrize(("idx", "outcome"), [(1, "happened"), (0, "perhaps")])

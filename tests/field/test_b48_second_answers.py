@@ -14,7 +14,6 @@ from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Literal
-from uuid import uuid4
 
 import pytest
 
@@ -252,7 +251,7 @@ def test_a_yes_after_a_no_is_refused_and_names_the_no(store: RunStore, provider:
 # To nothing that waits.
 
 
-@pytest.mark.parametrize("run_id", ["feed" * 8, "run-2", str(uuid4()), " run-1"])
+@pytest.mark.parametrize("run_id", ["feed" * 8, "run-2", "5b0b6a0e-7d6a-4c3e-9f0e-2a4b8c1d3e5f", " run-1"])
 def test_a_decision_for_a_run_that_is_not_there_is_an_error(
     run_id: str, store: RunStore, provider: PaymentProvider
 ) -> None:

@@ -275,6 +275,9 @@ def test_one_in_doubt_one_approved_and_one_edited_are_paid_once_each_whoever_fre
         ("needs_approval: pay.amount > 200", (("dana", "ann"),), 1)
     }
     assert world.bank.ledger == []
+    assert store.record(RUN_ID).lease_owner is None
+    with pytest.raises(StillHeld, match="may still be alive"):  # it is frozen in the call
+        store.settle(RUN_ID, A, "did_not_happen", by="ann")
 
     # Ann approves B, whose worker stops there; it holds the run, so that nobody may say that A did not happen.
     with pytest.raises(NotAllowed):
@@ -301,6 +304,8 @@ def test_one_in_doubt_one_approved_and_one_edited_are_paid_once_each_whoever_fre
     wait_for(lambda: [step.status for step in store.load(RUN_ID).steps] == ["in_doubt", "done", "done"])
     assert world.bank.ledger == [("B", "250"), ("C", "90")]
     assert [(item.kind, item.idx) for item in store.inbox()] == [("doubt", A)]
+    with pytest.raises(StillHeld, match="may still be alive"):
+        store.settle(RUN_ID, A, "did_not_happen", by="ann")
 
     # The frozen one thaws: the bank moves the money of A, and the late result settles it.
     frozen.send_signal(signal.SIGCONT)

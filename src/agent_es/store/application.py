@@ -652,10 +652,17 @@ class RunStore(Application[UUID]):
 
         def settle(run: AgentRun, connection: Any) -> None:
             people.settle(run, idx, outcome, by, result)
-            if not is_free and (held := self.leases.holder_in(connection, run_id)):
+            if is_free:
+                return
+            if held := self.leases.holder_in(connection, run_id):
                 raise StillHeld(
                     f"run {run_id} is held by {held.by} until {timestamp(held.until)}: a call under way could still "
                     "happen; wait until then, or settle with force"
+                )
+            if lapsed := self.leases.lapsed_in(connection, run_id):
+                raise StillHeld(
+                    f"run {run_id}: {', '.join(lapsed)} lost it in a call and may still be alive, frozen or out of "
+                    "reach: the call could still happen; make sure that it is gone, and settle with force"
                 )
 
         return self._act(run_id, by, "settle", settle, session)
@@ -992,6 +999,7 @@ def check_same(there: RunState, agent: str, goal: str | None, input_json: str | 
 
 def _record(row: tuple[Any, ...]) -> RunRecord:
     values = dict(zip(runs.columns.keys(), row, strict=True))
+    del values["lapsed_owners"]  # whoever settles a doubt is told of them
     values["lease_until"] = values["lease_until"] or None  # 0 is long ago: nobody has it
     for name in ("wake_at", "started_at", "updated_at", "lease_until"):
         values[name] = None if values[name] is None else datetime.fromtimestamp(values[name], UTC)

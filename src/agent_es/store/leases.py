@@ -4,7 +4,8 @@ Rule 1: every expiry is judged by the database's clock, the only one that all wo
 Rule 2: the token grows with every taking; an append under another token than the row's is refused, whatever its
 holder believes.  So a worker that froze and thawed can do no harm here.
 Rule 3: a row that is gone is a lease that is lost.
-Rule 4: what this process wanted to give back and could not, it may take again at once.
+Rule 4: who was overtaken may be frozen in a call: it is remembered until the turn of that call is over.
+Rule 5: what this process wanted to give back and could not, it may take again at once.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,9 @@ from agent_es.store.tables import DUE_BY_LEASE, DUE_BY_TIME, IS_MOVABLE, IS_WAIT
 from agent_es.values import valid_unicode
 
 T = TypeVar("T")
+
+APART = "|"
+"""What stands between the owners that a row names; a name that it splits is nobody's who is surely dead."""
 
 AHEAD = 32
 """How many of the runs that wait for the clock are looked at: the first of them may be held, or left alone."""
@@ -47,7 +51,12 @@ class Leases:
         dialect, table = datastore.dialect, runs.name
         now = dialect.now
         until = f"lease_until = {now} + ?"
-        self._taken = f"lease_owner = ?, lease_token = lease_token + 1, {until}, claims = claims + 1, trouble = NULL"
+        was_lost = (
+            "lapsed_owners = CASE WHEN lease_owner IS NULL OR lease_owner = ? THEN lapsed_owners "
+            f"ELSE COALESCE(lapsed_owners || '{APART}', '') || lease_owner END"
+        )
+        taken = f"lease_owner = ?, {was_lost}, lease_token = lease_token + 1, {until}"
+        self._taken = f"{taken}, claims = claims + 1, trouble = NULL"
         look = (
             f"SELECT lease_owner, lease_until, {now}, lease_token FROM {table} WHERE run_id = ?{dialect.for_update}"
         )
@@ -59,6 +68,7 @@ class Leases:
         find = f"SELECT run_id, lease_token, claims FROM {table} WHERE lease_owner = ?"
         self._look, self._take, self._renew = map(dialect.sql, (look, take, renew))
         self._defer, self._find = map(dialect.sql, (defer, find))
+        self._lapsed = dialect.sql(f"SELECT lapsed_owners FROM {table} WHERE run_id = ?")
         self._claimed = count(1)
 
     def take(self, run_id: str, owner: Owner, seconds: float, *, force: bool = False) -> Lease:
@@ -83,7 +93,7 @@ class Leases:
                     "wait until then, stop that worker, or take it over with force_takeover"
                 )
             is_again = True  # if the answer to this is lost, it may be ours
-            token, claims = connection.execute(self._take, (str(owner), seconds, run_id)).fetchone()
+            token, claims = connection.execute(self._take, (str(owner), str(owner), seconds, run_id)).fetchone()
             return Lease(run_id, token, seconds, claims, str(owner), _fresh_at=asked_at)
 
         return self._written(take)
@@ -97,6 +107,15 @@ class Leases:
         """Return what ``holder`` does, inside a transaction that somebody else commits."""
         found = connection.execute(self._look, (run_id,)).fetchone()
         return found and _held(run_id, *found)
+
+    def lapsed_in(self, connection: Any, run_id: str) -> list[str]:
+        """Return who lost a run in its present turn, without giving it back, and is not surely dead.
+
+        What it was about may still happen: it may have frozen in the middle of a call.
+        """
+        (text,) = connection.execute(self._lapsed, (run_id,)).fetchone()
+        known = [(name, Owner.parse(name)) for name in (text or "").split(APART) if name]
+        return [name for name, owner in known if owner is None or not owner.is_surely_dead]
 
     def renew(self, lease: Lease) -> None:
         """Renew a lease; raise ``LeaseLost`` where it is another's by now, or was given back."""
@@ -147,7 +166,7 @@ class Leases:
             found = connection.execute(self._find, (holder,)).fetchone() if is_again else None
             is_again = True
             for statement in statements:
-                found = found or connection.execute(statement, (holder, seconds, *agents)).fetchone()
+                found = found or connection.execute(statement, (holder, holder, seconds, *agents)).fetchone()
             return found and Lease(found[0], found[1], seconds, found[2], holder, _fresh_at=asked_at)
 
         return self._written(claim)

@@ -82,6 +82,8 @@ MAX_INDEXED = 200
 
 PROGRESS, HELD_PROGRESS = "claims = 0", "claims = 1"
 """Whoever got somewhere is the first who had the run since then, where it still has it."""
+NOBODY_LAPSED = "lapsed_owners = NULL"
+"""With a turn, what was called in it is over."""
 LET_GO = ("lease_owner = NULL", "lease_until = 0")
 
 
@@ -115,6 +117,8 @@ def change_of(state: RunState, before: RunState, events: Sequence[AnyEvent], tok
     is_progress = state.turns > before.turns or any(type(event) not in _STANDS_STILL for event in events)
     is_held = token is not None and state.can_move
     progress = (HELD_PROGRESS if is_held else PROGRESS,) if is_progress else ()
+    if state.turns > before.turns:
+        progress = (*progress, NOBODY_LAPSED)
     opens, closes = items_of(state, before, events)
     beside: dict[str, Any] = {
         "deliveries": _deliveries_of(state.run_id, events),

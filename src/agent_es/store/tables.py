@@ -62,6 +62,7 @@ runs = Table(
         comment="it only ever grows",
     ),
     Column("lease_until", Float, nullable=False, server_default="0", comment="by the database's clock"),
+    Column("lapsed_owners", Text, comment="who lost the run in its present turn without giving it back"),
     Column("claims", Integer, nullable=False, server_default="0", comment="since the run last got anywhere"),
     Column("trouble", Text, comment="why its last worker could not move it"),
     Index("agent_es_runs_by_status", "status", "waiting_for"),
