@@ -108,8 +108,9 @@ MUTANTS = (
         "what a probe says did not happen counts as happened",
         "step.py",
         '                self._run.record_settlement(step.idx, "did_not_happen", BY_PROBE)\n'
-        '                return self._try_again(self._run.state.steps[step.idx], f"{why}; the probe says it did not '
-        'happen")\n',
+        "                if not self._gives_up(step):\n"
+        "                    now = self._run.state.steps[step.idx]\n"
+        '                    return self._try_again(now, f"{why}; the probe says it did not happen")\n',
         '                self._run.record_settlement(step.idx, "happened", BY_PROBE)\n'
         '                self._run.record_result(step.idx, "null")\n',
     ),
@@ -437,7 +438,7 @@ MUTANTS = (
         "waits_and_begins_again",
         "a step whose body asked to wait starts its body again",
         "step.py",
-        '        if step.status in ("waiting", "gated"):\n            return False\n',
+        '        if step.status in ("waiting", "gated") or not step.is_open:\n            return False\n',
         '        if step.status == "waiting" and not step.attempt:\n            return False\n',
     ),
     Mutant(

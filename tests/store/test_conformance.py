@@ -188,10 +188,10 @@ class ClaimedTwice(Leases):
     """Looks which run is free, and takes it then, in no transaction with what it saw."""
 
     def claim(self, agents: Sequence[str], owner: Owner, seconds: float) -> Lease | None:
-        (statement, movable), values = self._claims(len(agents)), (str(owner), 0.0, *agents)
+        (statement, movable), values = self._claims(len(agents)), (str(owner), str(owner), 0.0, *agents)
         looks = [it[it.index("(SELECT") + 1 : it.index(") RETURNING")] for it in (statement, movable)]
         with self._datastore.raw() as connection:
-            found = [row for look in looks for row in connection.execute(look, values[2:]).fetchall()]
+            found = [row for look in looks for row in connection.execute(look, values[3:]).fetchall()]
         time.sleep(0.005)
         return self.take(found[0][0], owner, seconds, force=True) if found else None
 

@@ -43,7 +43,7 @@ def test_a_look_does_not_go_through_those_who_sleep(sleepers: Sleepers, database
 def test_a_claim_does_not_go_through_those_who_sleep(sleepers: Sleepers, database: str, agents: list[str]) -> None:
     leases = sleepers.store.leases
 
-    looked = seen(sleepers.store, database, leases._claims(len(agents)), ["me", 30.0, *agents])  # noqa: SLF001
+    looked = seen(sleepers.store, database, leases._claims(len(agents)), ["me", "me", 30.0, *agents])  # noqa: SLF001
 
     assert looked < FEW
 
@@ -54,7 +54,7 @@ def test_a_worker_of_one_agent_does_not_go_through_what_is_overdue_of_another(
     store, long_ago = sleepers.store, time.time() - HOUR
     sleepers.put({f"overdue-{n}": long_ago + n for n in range(MANY)})
 
-    looked = seen(store, database, store.leases._claims(1), ["me", 30.0, "OtherRun"])  # noqa: SLF001
+    looked = seen(store, database, store.leases._claims(1), ["me", "me", 30.0, "OtherRun"])  # noqa: SLF001
 
     assert looked < FEW
 

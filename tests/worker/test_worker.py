@@ -268,7 +268,7 @@ def test_what_is_due_is_found_by_an_index(store: RunStore, sql: Sql) -> None:
     plan = [
         str(row)
         for statement in store.leases._claims(1)  # noqa: SLF001  # how it is found shows in nothing else
-        for row in sql(f"EXPLAIN QUERY PLAN {statement}", ("owner", 1.0, "Shop"))
+        for row in sql(f"EXPLAIN QUERY PLAN {statement}", ("owner", "owner", 1.0, "Shop"))
     ]
 
     assert [line for line in plan if "agent_es_runs_due" in line]
