@@ -448,6 +448,49 @@ MUTANTS = (
         "                case Waits(wait):\n                    run.record_wait_of(body.idx, wait)\n",
         "                case Waits(wait):\n                    raise RolledBack\n",
     ),
+    # What people say.
+    Mutant(
+        "one_yes_of_two",
+        "one person's yes is enough where two must say it",
+        "state.py",
+        "        if len(gate.approved_by) >= gate.people:\n            self.gates -= 1\n",
+        "        if gate.approved_by:\n            self.gates -= 1\n",
+    ),
+    Mutant(
+        "yes_to_something_else",
+        "a yes that was said before other arguments were given counts for those",
+        "state.py",
+        "edited_by=event.by, approved_by=(event.by,)",
+        "edited_by=event.by, approved_by=(*gate.approved_by, event.by)",
+    ),
+    Mutant(
+        "edit_forgotten",
+        "a call starts with the decider's arguments where a person gave others",
+        "state.py",
+        '            args, status, value = gate.args_json, "queued", None\n',
+        '            args, status, value = gate.said_json, "queued", None\n',
+    ),
+    Mutant(
+        "yes_too_late",
+        "a yes counts after the time to answer is over",
+        "people.py",
+        "    if gate.is_expired(run.now):\n",
+        "    if gate.is_expired(run.now) and gate.people < 2:\n",
+    ),
+    Mutant(
+        "pause_in_name_only",
+        "a paused run goes on",
+        "state.py",
+        "        if self.parked is not None or self.paused is not None:\n            self.status",
+        "        if self.parked is not None:\n            self.status",
+    ),
+    Mutant(
+        "message_unread",
+        "a decision is recorded that was made before a message came, and stands behind it",
+        "run.py",
+        "_HEARD: frozenset[type[Event]] = frozenset((Steered, Paused, CompensationBegan))\n",
+        "_HEARD: frozenset[type[Event]] = frozenset((Paused, CompensationBegan))\n",
+    ),
     # Transactions of tools.
     Mutant(
         "result_apart",

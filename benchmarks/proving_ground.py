@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 import agent_es
-from agent_es import errors
+from agent_es import Step, errors
 from agent_es.demo import scenario as demo
 from agent_es.testing import (
     DidNotSurvive,
@@ -33,6 +33,7 @@ from agent_es.testing import (
     survives_every_signal,
     survives_overtaking,
 )
+from examples.approving import approved, edited, expired, given, only_with_a_yes
 from examples.every_effect import bad_day, crowd, errands, glance, moody, twins
 from examples.waiting import asking, instalments, one_booking, reminder
 
@@ -69,6 +70,17 @@ class Instalments(RunMachine):
     """The same, while signals come in any order."""
 
     scenario = instalments
+
+
+class Approvals(RunMachine):
+    """The same, while people say yes, no and other things about a refund."""
+
+    scenario = replace(approved, invariant=only_with_a_yes)
+    says_no = True
+
+    def given(self, step: Step) -> Mapping[str, Any]:
+        """Return the arguments with a smaller sum."""
+        return given(step)
 
 
 class Broke(NamedTuple):
@@ -125,6 +137,10 @@ TRIALS: Mapping[str, Trial] = {
     "bad_day": partial(crashed, bad_day),
     "crowd, its store failing": partial(failing, crowd),
     "Crowd, a machine": partial(played, Crowd),
+    "approved": partial(crashed, approved),
+    "edited": partial(crashed, edited),
+    "expired": partial(crashed, expired),
+    "Approvals, a machine": partial(played, Approvals),
     "reminder": partial(crashed, reminder),
     "instalments": partial(crashed, instalments),
     "asking": partial(crashed, asking),

@@ -117,6 +117,18 @@ def refunded(*sums: str) -> Callable[[Ending], object]:
     return holds
 
 
+def only_with_a_yes(ending: Ending) -> None:
+    """Hold where nothing was refunded but what enough people said yes to, and that once, whatever they said else."""
+    step = next((step for step in ending.state.steps if step.tool == "process_refund"), None)
+    gate = step and step.approval
+    allowed = {gate.args["amount"]} if gate is not None and len(gate.approved_by) >= gate.people else set()
+    made = [amount for _, amount in ending.world.effects()]
+    if len(made) > 1 or not {*made} <= allowed:
+        raise AssertionError(f"{made} was refunded, and {allowed} was allowed")
+    if ending.state.status is Status.DONE and ending.state.answer == "refunded" and not made:
+        raise AssertionError("it says so, and nothing was refunded")
+
+
 def provider(folder: Path) -> PaymentProvider:
     """Open the payment provider of a folder."""
     return PaymentProvider(folder / PROVIDER_DB)

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from agent_es import Status, Step
+from agent_es import Step
 from agent_es.testing import RunMachine, Scenario, on_postgres, survives_every_fault
-from agent_es.testing.scenario import Ending
 from examples import approving
-from examples.approving import given
+from examples.approving import given, only_with_a_yes
 
 SCENARIOS: Mapping[str, Scenario] = {
     name: value for name, value in vars(approving).items() if isinstance(value, Scenario)
@@ -73,18 +72,6 @@ def test_so_it_does_where_the_process_of_the_worker_is_killed(name: str, crash_k
 @pytest.mark.parametrize("name", ["approved", "edited"])
 def test_so_it_does_where_the_store_fails(name: str) -> None:
     survives_every_fault(SCENARIOS[name])
-
-
-def only_with_a_yes(ending: Ending) -> None:
-    """Hold where nothing was refunded but what a person said yes to, and that once; a machine says what it likes."""
-    step = next((step for step in ending.state.steps if step.tool == "process_refund"), None)
-    gate = step and step.approval
-    allowed = {gate.args["amount"]} if gate is not None and len(gate.approved_by) >= gate.people else set()
-    made = [amount for _, amount in ending.world.effects()]
-    assert len(made) <= 1, made
-    assert {*made} <= allowed, (made, gate)
-    if ending.state.status is Status.DONE and ending.state.answer == "refunded":
-        assert made, "it says so, and nothing was refunded"
 
 
 class ApprovalMachine(RunMachine):

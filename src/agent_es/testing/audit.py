@@ -5,7 +5,8 @@ Rule 2: what is durable is read through the store again, never taken from the wo
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -24,8 +25,12 @@ from agent_es.events import (
     Cancelled,
     CompensationBegan,
     EnvelopeChanged,
+    Finished,
     LlmDecided,
+    Paused,
     QuestionAnswered,
+    Resumed,
+    RunFailed,
     SignalReceived,
     Steered,
     WaitBegan,
@@ -57,9 +62,12 @@ class Audit:
     started: set[tuple[int, int]] = field(default_factory=set)
     """The (idx, attempt) of every body that ran."""
     problems: list[str] = field(default_factory=list)
+    heard: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
+    """How many messages of people the decider was shown with each turn."""
 
     def decider_asked(self, store: RunStore, state: RunState, tools: Sequence[ToolSpec]) -> None:
         """Look at a question to the decider."""
+        self.heard[state.turns].add(len(state.messages))
         shown = {"run": self.same(state), "tools": [*tools]}
         before = self.shown.setdefault(state.turns, shown)
         if repr(before) != repr(shown):
@@ -176,6 +184,7 @@ def problems_of(store: RunStore, run_id: str, told: RunState | None) -> Iterable
         check_legal(run_id, [entry.event for entry in journal])
         yield from wrong_waits(journal)
         yield from wrong_approvals(journal)
+        yield from wrong_pauses(journal)
         state = store.load(run_id)
         if told is not None and told != state:
             yield f"the worker returned another state than the journal folds to:\n{difference(state, told)}"
@@ -225,6 +234,7 @@ class _Asked:
     args: str
     digest: str
     people: int
+    expires_at: datetime | None
     said_yes: set[str] = field(default_factory=set)
     is_denied: bool = False
 
@@ -239,6 +249,8 @@ class _Asked:
         if isinstance(event, ApprovalDenied):
             self.is_denied = True
             return
+        if self.expires_at is not None and event.timestamp >= self.expires_at:
+            yield f"{event.by} said yes to step {event.idx} after the time to answer was over"
         if event.args is not None:
             self.args, self.digest, self.said_yes = event.args, event.digest, set()
         if event.digest != self.digest:
@@ -261,13 +273,36 @@ def wrong_approvals(journal: Sequence[JournalEntry]) -> Iterable[str]:
         match event:
             case ApprovalRequested(idx=idx):
                 wrong = [f"step {idx} was asked about before"] if idx in asked else ()
-                asked[idx] = _Asked(event.args, event.digest, event.people)
+                asked[idx] = _Asked(event.args, event.digest, event.people, event.expires_at)
             case ApprovalGranted(idx=idx) | ApprovalDenied(idx=idx):
                 wrong = asked[idx].take(event)
             case LlmDecided(idx=idx, attempt=attempt) if attempt and idx in asked:
                 wrong = asked[idx].start(event)
         for problem in wrong:
             yield f"seq {entry.seq}: {problem}"
+
+
+def wrong_pauses(journal: Sequence[JournalEntry]) -> Iterable[str]:
+    """Yield where something was decided or began while the run was paused."""
+    is_paused = False
+    for entry in journal:
+        if isinstance(entry.event, Paused | Resumed):
+            is_paused = isinstance(entry.event, Paused)
+        elif is_paused and isinstance(entry.event, LlmDecided | Finished | RunFailed):
+            yield f"seq {entry.seq}: {entry.type} while the run was paused"
+
+
+def unheard(journal: Sequence[JournalEntry], heard: Mapping[int, AbstractSet[int]]) -> Iterable[str]:
+    """Yield where a turn was decided by who had not seen what people had said before; ``heard`` is what was seen."""
+    said = turns = 0
+    for entry in journal:
+        match entry.event:
+            case Steered():
+                said += 1
+            case LlmDecided(turn=turn) if turn >= turns:
+                turns = turn + 1
+                if said not in heard.get(turn, {said}):
+                    yield f"seq {entry.seq}: turn {turn} was decided without the message that had come before"
 
 
 def _by(received: int | None) -> str:

@@ -39,7 +39,7 @@ from agent_es.owners import Owner
 from agent_es.state import RunState, Step
 from agent_es.store import RunStore
 from agent_es.store.tables import runs
-from agent_es.testing.audit import Audit, hashable, wrong_row
+from agent_es.testing.audit import Audit, hashable, unheard, wrong_row
 from agent_es.testing.clock import MovableClock, WrongClock
 from agent_es.testing.crash import Crash, Life
 from agent_es.testing.journey import Fate, doubles, is_another, look_at, travel
@@ -336,6 +336,7 @@ class RunMachine(RuleBasedStateMachine):
         if last.error is not None:
             fate.problems.append(f"the last worker, alone, stopped with {last.error!r}")
         look_at(fate, self.running, self.folder, last.state, self.calm())
+        fate.problems += unheard(fate.journal, self.audit.heard)
         there = {entry.data.get("delivery_id"): entry.seq for entry in fate.journal}
         for delivery_id, seq in self._told.items():
             if there.get(delivery_id) != seq:
