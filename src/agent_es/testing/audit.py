@@ -62,6 +62,8 @@ class Audit:
     started: set[tuple[int, int]] = field(default_factory=set)
     """The (idx, attempt) of every body that ran."""
     problems: list[str] = field(default_factory=list)
+    _shown: dict[tuple[int, int, str | None], dict[str, Any]] = field(default_factory=dict)
+    """The same, for all that people may have said meanwhile."""
     heard: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
     """How many messages of people the decider was shown with each turn."""
 
@@ -69,7 +71,9 @@ class Audit:
         """Look at a question to the decider."""
         self.heard[state.turns].add(len(state.messages))
         shown = {"run": self.same(state), "tools": [*tools]}
-        before = self.shown.setdefault(state.turns, shown)
+        self.shown.setdefault(state.turns, shown)
+        said = state.turns, len(state.messages), state.envelope_json
+        before = self._shown.setdefault(said, shown)
         if repr(before) != repr(shown):
             self.problems.append(
                 f"the decider was asked again about turn {state.turns} and shown something else:\n"
