@@ -3,7 +3,7 @@
 Rule: what stands open is a function of a run's state; since when, of its events.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from agent_es.events import (
     ApprovalGranted,
     ApprovalRequested,
     Cancelled,
+    DoubtSettled,
     Parked,
     Paused,
     StepInDoubt,
@@ -44,7 +45,7 @@ def items_of(
     there, was_there = frozenset(_open_in(state)), frozenset(_open_in(before))
     if not there and not was_there:
         return (), frozenset()
-    since = _since(state, events)
+    since = _since(state, was_there, events)
     opened = tuple(
         [Item(state.run_id, *place, since[place].timestamp()) for place in sorted(there) if place in since]
     )
@@ -65,8 +66,8 @@ def _open_in(state: RunState) -> Iterator[Place]:
             yield step.idx, "question"
 
 
-def _since(state: RunState, events: Iterable[AnyEvent]) -> Mapping[Place, datetime]:
-    """Return when each began to wait that these events let wait."""
+def _since(state: RunState, was_there: Collection[Place], events: Iterable[AnyEvent]) -> Mapping[Place, datetime]:
+    """Return when each began to wait that these events let wait; a doubt that was there stays as old as it is."""
     since: dict[Place, datetime] = {}
     for event in events:
         match event:
@@ -76,6 +77,8 @@ def _since(state: RunState, events: Iterable[AnyEvent]) -> Mapping[Place, dateti
                 since[idx, "approval"] = event.timestamp
             case StepInDoubt(idx=idx):
                 since[idx, "doubt"] = event.timestamp
+            case DoubtSettled(idx=idx):
+                since.pop((idx, "doubt"), None)
             case WaitBegan(idx=int(idx), signal=str(signal)) if signal.startswith(ASKED):
                 since[idx, "question"] = event.timestamp
             case Parked() | ApprovalDenied(is_expired=True):
@@ -83,6 +86,6 @@ def _since(state: RunState, events: Iterable[AnyEvent]) -> Mapping[Place, dateti
             case Paused():
                 since[WHOLE, "paused"] = event.timestamp
             case Cancelled():
-                for step in state.doubts:
-                    since.setdefault((step.idx, "doubt"), event.timestamp)
+                for place in [place for place in _open_in(state) if place[1] == "doubt" and place not in was_there]:
+                    since.setdefault(place, event.timestamp)
     return since
