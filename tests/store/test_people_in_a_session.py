@@ -1,4 +1,4 @@
-"""What a person does in the caller's own transaction: it is there with the caller's commit, and else nothing of it is."""
+"""What a person does in the caller's own transaction is there with the caller's commit; else nothing of it is."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal

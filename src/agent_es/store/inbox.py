@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from agent_es.errors import AgentError
-from agent_es.inbox import InboxItem, ItemKind, item_of
+from agent_es.inbox import WHOLE, InboxItem, ItemKind, item_of
 from agent_es.state import RunState
 from agent_es.store.datastore import Datastore
-from agent_es.store.items import Item
+from agent_es.store.items import Item, open_in
 from agent_es.store.tables import inbox
 
 T = TypeVar("T")
@@ -82,10 +82,11 @@ class Inbox:
             try:
                 state = states.get(run_id) or self._load(run_id)
             except AgentError as error:
-                yield InboxItem(kind, run_id, "", "", since, f"this code cannot read the run: {error}", idx)
+                why = f"this code cannot read the run: {error}"
+                yield InboxItem(kind, run_id, "", "", since, why, None if idx == WHOLE else idx)
                 continue
             states[run_id] = state
-            if kind in ("parked", "paused") or (len(state.steps) > idx and state.steps[idx].is_open):
+            if (idx, kind) in open_in(state):
                 yield item_of(state, idx, kind, since)
 
     def _select(self, sql: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:

@@ -42,7 +42,7 @@ def items_of(
     state: RunState, before: RunState, events: Iterable[AnyEvent]
 ) -> tuple[tuple[Item, ...], frozenset[Place]]:
     """Return what waits for a person since these events, and what does not any more."""
-    there, was_there = frozenset(_open_in(state)), frozenset(_open_in(before))
+    there, was_there = frozenset(open_in(state)), frozenset(open_in(before))
     if not there and not was_there:
         return (), frozenset()
     since = _since(state, was_there, events)
@@ -52,7 +52,8 @@ def items_of(
     return opened, was_there - there
 
 
-def _open_in(state: RunState) -> Iterator[Place]:
+def open_in(state: RunState) -> Iterator[Place]:
+    """Yield what of a run waits for a person."""
     if state.parked is not None:
         yield WHOLE, "parked"
     if state.paused is not None:
@@ -86,6 +87,6 @@ def _since(state: RunState, was_there: Collection[Place], events: Iterable[AnyEv
             case Paused():
                 since[WHOLE, "paused"] = event.timestamp
             case Cancelled():
-                for place in [place for place in _open_in(state) if place[1] == "doubt" and place not in was_there]:
+                for place in [place for place in open_in(state) if place[1] == "doubt" and place not in was_there]:
                     since.setdefault(place, event.timestamp)
     return since
