@@ -221,8 +221,11 @@ def test_who_was_told_is_not_told_again_when_a_run_moves_on_to_its_end(store: Ru
     assert told.runs == ["approved", "expires"]
 
 
-def test_what_is_answered_while_another_is_told_is_not_told(store: RunStore, open_store: Open) -> None:
+def test_what_is_answered_while_another_is_told_is_not_told(
+    store: RunStore, open_store: Open, clock: MovableClock
+) -> None:
     wait(store, "run-1")
+    clock.move(1)
     wait(store, "run-2")
     wait(store, "run-3", "ask")
     beside = open_store()

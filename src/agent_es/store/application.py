@@ -148,7 +148,7 @@ class RunStore(Application[UUID]):
             self.leases = Leases(self.recorder.datastore)
             self.clock = clock or DatabaseClock(self.recorder.datastore)
             self.arrivals = Arrivals(self.recorder, self.mapper, self.clock)
-            self._inbox = Inbox(self.recorder.datastore, self.load)
+            self._inbox = Inbox(self.recorder.datastore)
             self._authorize = authorize
             self.rates = Rates(self.recorder.datastore)
             self.backlog = Backlog(self.recorder.datastore)
@@ -485,7 +485,7 @@ class RunStore(Application[UUID]):
             raise BadAnswer(f"kind={kind!r:.80} is none of {', '.join(get_args(ItemKind))}")
         if limit is not None and limit < 0:
             raise ValueError(f"limit={limit}: write how many, or None for all")
-        return self._inbox.items(kind, limit)
+        return self._inbox.items(self.load, kind, limit)
 
     def notify_people(self, tell: Tell) -> int:
         """Tell of each thing that waits for a person, and that nobody was told of; return how many those were.
@@ -493,7 +493,7 @@ class RunStore(Application[UUID]):
         Many may do so at once, over many machines: each thing is told once, and once more only where ``tell`` raised,
         or its process died in it.  A ``Worker(notify=tell)`` does so by itself.
         """
-        return self._inbox.tell(tell)
+        return self._inbox.tell(self.load, tell)
 
     def _act(
         self,

@@ -19,6 +19,7 @@ from agent_es.store.tables import inbox
 
 T = TypeVar("T")
 
+Load = Callable[[str], RunState]
 Tell = Callable[[InboxItem], object]
 """Tells somebody that something waits for a person."""
 
@@ -29,10 +30,13 @@ _ALL = 2**31 - 1
 
 
 class Inbox:
-    """Lists what waits for a person, the oldest first."""
+    """Lists what waits for a person, the oldest first.
 
-    def __init__(self, datastore: Datastore, load: Callable[[str], RunState]) -> None:
-        self._datastore, self._load = datastore, load
+    What loads a run is handed to each call: kept, it would be a cycle, and a store that is let go would stay open.
+    """
+
+    def __init__(self, datastore: Datastore) -> None:
+        self._datastore = datastore
         dialect, table, now = datastore.dialect, inbox.name, datastore.dialect.now
         item, order = "run_id, idx, kind, since", "ORDER BY since, run_id, idx"
         self._list = dialect.sql(f"SELECT {item} FROM {table} {order} LIMIT ?")
@@ -46,22 +50,22 @@ class Inbox:
         which = "WHERE run_id = ? AND idx = ? AND kind = ? AND since = ?"
         self._told = dialect.sql(f"UPDATE {table} SET told_at = {now} {which}")
 
-    def items(self, kind: ItemKind | None, limit: int | None) -> list[InboxItem]:
+    def items(self, load: Load, kind: ItemKind | None, limit: int | None) -> list[InboxItem]:
         """Return what waits."""
         most = _ALL if limit is None else limit
         sql, values = (self._list, (most,)) if kind is None else (self._list_kind, (kind, most))
-        return [*self._items([Item(*row) for row in self._select(sql, values)])]
+        return [*_known(load, [Item(*row) for row in self._select(sql, values)])]
 
-    def tell(self, tell: Tell) -> int:
+    def tell(self, load: Load, tell: Tell) -> int:
         """Tell what nobody was told yet; return how much that was.  What raises is told again later."""
         if not self._select(self._any, ()):
             return 0  # on a database with one writer, nobody waits for who looks
         taken = self._written(lambda connection: connection.execute(self._take, (TELLING,)).fetchall())
         told, until = 0, time.monotonic() + TELLING / 2
-        for item in sorted((Item(*row) for row in taken), key=lambda item: item.since):
+        for item in sorted((Item(*row) for row in taken), key=lambda item: (item.since, item.run_id, item.idx)):
             if time.monotonic() > until:
                 break  # somebody else may tell the rest by now, or soon
-            for known in self._items([item]):
+            for known in _known(load, [item]):
                 try:
                     tell(known)
                 except Exception:
@@ -74,21 +78,6 @@ class Inbox:
     def _mark(self, item: Item) -> None:
         self._written(lambda connection: connection.execute(self._told, tuple(item)))
 
-    def _items(self, items: list[Item]) -> Iterator[InboxItem]:
-        """Yield what is known of them; what was answered meanwhile waits for nobody any more."""
-        states: dict[str, RunState] = {}
-        for run_id, idx, kind, seconds in items:
-            since = datetime.fromtimestamp(seconds, UTC)
-            try:
-                state = states.get(run_id) or self._load(run_id)
-            except AgentError as error:
-                why = f"this code cannot read the run: {error}"
-                yield InboxItem(kind, run_id, "", "", since, why, None if idx == WHOLE else idx)
-                continue
-            states[run_id] = state
-            if (idx, kind) in open_in(state):
-                yield item_of(state, idx, kind, since)
-
     def _select(self, sql: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         with self._datastore.usable("the inbox cannot be read"):
             return self._datastore.reading(
@@ -97,3 +86,19 @@ class Inbox:
 
     def _written(self, act: Callable[[Any], T]) -> T:
         return self._datastore.repeatable(act, "the inbox could not be written")
+
+
+def _known(load: Load, items: list[Item]) -> Iterator[InboxItem]:
+    """Yield what is known of them; what was answered meanwhile waits for nobody any more."""
+    states: dict[str, RunState] = {}
+    for run_id, idx, kind, seconds in items:
+        since = datetime.fromtimestamp(seconds, UTC)
+        try:
+            state = states.get(run_id) or load(run_id)
+        except AgentError as error:
+            why = f"this code cannot read the run: {error}"
+            yield InboxItem(kind, run_id, "", "", since, why, None if idx == WHOLE else idx)
+            continue
+        states[run_id] = state
+        if (idx, kind) in open_in(state):
+            yield item_of(state, idx, kind, since)

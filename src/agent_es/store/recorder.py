@@ -110,7 +110,8 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
         )
         which = ("run_id", "idx", "kind", "since")
         self._told_items = (
-            f"SELECT told_at, telling_until, {', '.join(which)} FROM {inbox.name} WHERE telling_until > 0"
+            f"SELECT told_at, telling_until, {', '.join(which)} FROM {inbox.name} "
+            "WHERE told_at IS NOT NULL OR telling_until > 0"
         )
         self._told_item = sql(
             f"UPDATE {inbox.name} SET told_at = ?, telling_until = ? WHERE {' AND '.join(f'{n} = ?' for n in which)}"
