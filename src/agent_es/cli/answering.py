@@ -5,16 +5,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from getpass import getuser
 from typing import Any, cast
 
 from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from agent_es.cli.commands import WATCH_EVERY, load_agent, open_store, value_of, went_on
+from agent_es.cli.commands import WATCH_EVERY, load_agent, open_store, person, value_of, went_on
 from agent_es.cli.exits import Exit
-from agent_es.cli.output import age, out, say_json, visible
+from agent_es.cli.output import age, in_a_line, out, say_json
 from agent_es.errors import BadAnswer
 from agent_es.inbox import InboxItem, ItemKind
 from agent_es.journal import timestamp
@@ -37,21 +36,19 @@ def approve(
     if args_json is not None and not isinstance(args, dict):
         raise BadAnswer(f'--args {args_json} is no object; write it as in --args \'{{"amount": "90.00"}}\'')
     cls = None if agent is None else load_agent(agent)
-    state = open_store(store).approve(
-        run_id, idx, by=by or getuser(), args=args, digest=digest, reason=reason, agent=cls
-    )
+    state = open_store(store).approve(run_id, idx, by=person(by), args=args, digest=digest, reason=reason, agent=cls)
     return went_on(state, f"step {idx} approved", as_json=as_json)
 
 
 def deny(run_id: str, idx: int, reason: str, digest: str | None, by: str | None, store: str, *, as_json: bool) -> int:
     """Say no to a call."""
-    state = open_store(store).deny(run_id, idx, by=by or getuser(), reason=reason, digest=digest)
+    state = open_store(store).deny(run_id, idx, by=person(by), reason=reason, digest=digest)
     return went_on(state, f"step {idx} denied", as_json=as_json)
 
 
 def answer(run_id: str, idx: int, value: str, by: str | None, store: str, *, as_json: bool) -> int:
     """Answer a question."""
-    state = open_store(store).answer(run_id, idx, meant(value), by=by or getuser())
+    state = open_store(store).answer(run_id, idx, meant(value), by=person(by))
     return went_on(state, f"step {idx} answered", as_json=as_json)
 
 
@@ -65,12 +62,12 @@ def meant(text: str) -> Any:
 
 def steer(run_id: str, text: str, by: str | None, store: str, *, as_json: bool) -> int:
     """Tell a decider something."""
-    return went_on(open_store(store).steer(run_id, text, by=by or getuser()), "steered", as_json=as_json)
+    return went_on(open_store(store).steer(run_id, text, by=person(by)), "steered", as_json=as_json)
 
 
 def pause(run_id: str, reason: str, by: str | None, store: str, *, as_json: bool) -> int:
     """Stop a run."""
-    return went_on(open_store(store).pause(run_id, by=by or getuser(), reason=reason), "paused", as_json=as_json)
+    return went_on(open_store(store).pause(run_id, by=person(by), reason=reason), "paused", as_json=as_json)
 
 
 def inbox(kind: str | None, limit: int, store: str, *, watch: bool, as_json: bool) -> int:
@@ -116,8 +113,8 @@ def shown(items: Sequence[InboxItem]) -> Group:
     for item in items:
         where = f"run {item.run_id}" if item.idx is None else f"run {item.run_id} step {item.idx}"
         call = "" if item.tool is None else f": {item.tool} {json.dumps(item.args, sort_keys=True)}"
-        lines.append(Text(visible(f"{item.kind}  {where}{call}"), style="bold"))
-        lines += [Text(visible(f"  {name:<10}{value}")) for name, value in details(item, now)]
+        lines.append(Text(in_a_line(f"{item.kind}  {where}{call}"), style="bold"))
+        lines += [Text(in_a_line(f"  {name:<10}{value}")) for name, value in details(item, now)]
     return Group(*(lines or [Text("nothing waits for a person")]))
 
 

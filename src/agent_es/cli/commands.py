@@ -83,13 +83,17 @@ def resume(
     agents = None if agent is None else [*foremost(load_agent(agent))]
     options = runner_options(decider, deps, as_json=as_json)
     opened = open_store(store)
-    if opened.load(run_id).paused is not None:
-        state = opened.resume(run_id, by=by or getuser())
-        if agent is None:
-            return went_on(state, "goes on", as_json=as_json)
+    runner = Runner(opened, agents=agents, **options)
+    state = opened.load(run_id)
     try:
+        if state.paused is not None:
+            if agents is not None:
+                runner.agent_of(state)  # who names another one lets nothing go on
+            state = opened.resume(run_id, by=person(by))
+            if agents is None:
+                return went_on(state, "goes on", as_json=as_json)
         with interruptible(run_id):
-            state = Runner(opened, agents=agents, **options).resume(run_id)
+            state = runner.resume(run_id)
     except AgentUnknown as unknown:
         raise AgentUnknown(f"{unknown.args[0].partition('; ')[0]}; name it: --agent MODULE:CLASS") from None
     return end(state, as_json=as_json)
@@ -245,13 +249,13 @@ def settle(
     result = value_of("--result", result_json, BadSettlement)
     opened = open_store(store)
     outcome: Literal["happened", "did_not_happen"] = "happened" if happened else "did_not_happen"
-    state = opened.settle(run_id, idx, outcome, result=result, by=by or getuser(), force=force)
+    state = opened.settle(run_id, idx, outcome, result=result, by=person(by), force=force)
     return went_on(state, f"step {idx} {outcome.replace('_', ' ')}", as_json=as_json)
 
 
 def requeue(run_id: str, by: str | None, store: str, *, as_json: bool) -> int:
     """Send a run back to work."""
-    return went_on(open_store(store).requeue(run_id, by=by or getuser()), "requeued", as_json=as_json)
+    return went_on(open_store(store).requeue(run_id, by=person(by)), "requeued", as_json=as_json)
 
 
 def signal(
@@ -284,7 +288,7 @@ def cancel(run_id: str, reason: str, by: str | None, store: str, *, compensate: 
     opened = open_store(store)
     before = opened.load(run_id)
     was_over, children = before.is_over, ", ".join(step.child for step in before.waits if step.child is not None)
-    state = opened.cancel(run_id, by=by or getuser(), reason=reason, compensate=compensate)
+    state = opened.cancel(run_id, by=person(by), reason=reason, compensate=compensate)
     if state.compensating:
         return went_on(state, "its finished effects are undone next", as_json=as_json)
     if as_json:
@@ -294,6 +298,11 @@ def cancel(run_id: str, reason: str, by: str | None, store: str, *, compensate: 
     else:
         say(f"run {run_id} {state.failure}" + (f"; with it {children}" if children else ""))
     return Exit.DONE
+
+
+def person(by: str | None) -> str:
+    """Return who says so: the user, unless it was said; who was said to be nobody is nobody, and is refused."""
+    return getuser() if by is None else by
 
 
 def tag_of(text: str) -> tuple[str, str]:

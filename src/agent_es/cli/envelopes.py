@@ -4,11 +4,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from getpass import getuser
 from pathlib import Path
 
 from agent_es.audit import Audited, audit, changed_since
-from agent_es.cli.commands import load_agent, open_store, read_envelope, went_on
+from agent_es.cli.commands import load_agent, open_store, person, read_envelope, went_on
 from agent_es.cli.exits import Exit
 from agent_es.cli.output import out, progress, say, say_json, table_of, tell
 from agent_es.errors import BadEnvelope, BadLimit
@@ -56,7 +55,7 @@ def show(found: Audited) -> None:
 
 def envelope(run_id: str, file: Path, by: str | None, reason: str, store: str, *, as_json: bool) -> int:
     """Give a run another envelope."""
-    state = open_store(store).change_envelope(run_id, read_envelope(file), by=by or getuser(), reason=reason)
+    state = open_store(store).change_envelope(run_id, read_envelope(file), by=person(by), reason=reason)
     return went_on(state, "has another envelope", as_json=as_json)
 
 

@@ -39,6 +39,15 @@ def visible(text: str) -> str:
     )
 
 
+def in_a_line(text: str) -> str:
+    r"""Return the text as it is visible, in one line: what others wrote must not look like what we say.
+
+    >>> in_a_line("Ok?\n  answer  yes")
+    'Ok?\\n  answer  yes'
+    """
+    return visible(text).replace("\n", r"\n")
+
+
 def say(text: str, style: str = "") -> None:
     """Print a line on standard output."""
     out.print(Text(visible(text), style=style), soft_wrap=True)
@@ -50,8 +59,9 @@ def tell(text: str, style: str = "dim") -> None:
 
 
 def say_json(value: Any) -> None:
-    """Print one JSON value on a line of its own, in ASCII."""
+    """Print one JSON value on a line of its own, in ASCII, at once: who reads the pipe may wait for it."""
     sys.stdout.write(json.dumps(value, sort_keys=True, default=_plain) + "\n")
+    sys.stdout.flush()
 
 
 def table_of(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:

@@ -126,7 +126,23 @@ class Arrivals:
         return rows[: len(tried)] == [(event.originator_version, event.topic, event.state) for event in tried]
 
     def cancel(self, connection: Any, run_id: str, how: Ending) -> RunState:
-        """End a run and the runs that it started; return it as it is then, also where it was over before."""
+        """End a run and the runs that it started; return it as it is then, also where it was over before.
+
+        Raises ``RunUnreadable`` where this code cannot read one of them, and what the check does, with nothing
+        written: the transaction may be somebody's who commits the rest of it.
+        """
+
+        def check(state: RunState) -> None:
+            how.check(state)
+            self._read_below(connection, state)
+
+        return self._cancel(connection, run_id, replace(how, check=check))
+
+    def _read_below(self, connection: Any, state: RunState) -> None:
+        for child in [step.child for step in state.waits if step.child is not None]:
+            self._read_below(connection, self._run(connection, child).state)
+
+    def _cancel(self, connection: Any, run_id: str, how: Ending) -> RunState:
         parent = self._run(connection, run_id).state.parent
         if parent is not None:
             self._recorder.hold(connection, parent)
@@ -142,7 +158,7 @@ class Arrivals:
         self._append(connection, run)
         for child in children:
             reason = f"run {run_id} was cancelled"
-            self.cancel(connection, child, replace(how, reason=reason, check=lambda _: None))
+            self._cancel(connection, child, replace(how, reason=reason, check=lambda _: None))
         return run.state
 
     def tell_parent(self, connection: Any, child: RunState) -> None:

@@ -11,16 +11,15 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from agent_es.errors import AgentError
-from agent_es.inbox import InboxItem, ItemKind, item_of
+from agent_es.inbox import WHOLE, InboxItem, ItemKind, item_of
 from agent_es.state import RunState
 from agent_es.store.datastore import Datastore
-from agent_es.store.items import Item
+from agent_es.store.items import Item, open_in
 from agent_es.store.tables import inbox
 
 T = TypeVar("T")
 
 Load = Callable[[str], RunState]
-"""Loads a run."""
 Tell = Callable[[InboxItem], object]
 """Tells somebody that something waits for a person."""
 
@@ -31,7 +30,10 @@ _ALL = 2**31 - 1
 
 
 class Inbox:
-    """Lists what waits for a person, the oldest first."""
+    """Lists what waits for a person, the oldest first.
+
+    What loads a run is handed to each call: kept, it would be a cycle, and a store that is let go would stay open.
+    """
 
     def __init__(self, datastore: Datastore) -> None:
         self._datastore = datastore
@@ -52,7 +54,7 @@ class Inbox:
         """Return what waits."""
         most = _ALL if limit is None else limit
         sql, values = (self._list, (most,)) if kind is None else (self._list_kind, (kind, most))
-        return [*self._items(load, [Item(*row) for row in self._select(sql, values)])]
+        return [*_known(load, [Item(*row) for row in self._select(sql, values)])]
 
     def tell(self, load: Load, tell: Tell) -> int:
         """Tell what nobody was told yet; return how much that was.  What raises is told again later."""
@@ -60,10 +62,10 @@ class Inbox:
             return 0  # on a database with one writer, nobody waits for who looks
         taken = self._written(lambda connection: connection.execute(self._take, (TELLING,)).fetchall())
         told, until = 0, time.monotonic() + TELLING / 2
-        for item in sorted((Item(*row) for row in taken), key=lambda item: item.since):
+        for item in sorted((Item(*row) for row in taken), key=lambda item: (item.since, item.run_id, item.idx)):
             if time.monotonic() > until:
                 break  # somebody else may tell the rest by now, or soon
-            for known in self._items(load, [item]):
+            for known in _known(load, [item]):
                 try:
                     tell(known)
                 except Exception:
@@ -76,20 +78,6 @@ class Inbox:
     def _mark(self, item: Item) -> None:
         self._written(lambda connection: connection.execute(self._told, tuple(item)))
 
-    def _items(self, load: Load, items: list[Item]) -> Iterator[InboxItem]:
-        """Yield what is known of them; what was answered meanwhile waits for nobody any more."""
-        states: dict[str, RunState] = {}
-        for run_id, idx, kind, seconds in items:
-            since = datetime.fromtimestamp(seconds, UTC)
-            try:
-                state = states.get(run_id) or load(run_id)
-            except AgentError as error:
-                yield InboxItem(kind, run_id, "", "", since, f"this code cannot read the run: {error}", idx)
-                continue
-            states[run_id] = state
-            if kind in ("parked", "paused") or (len(state.steps) > idx and state.steps[idx].is_open):
-                yield item_of(state, idx, kind, since)
-
     def _select(self, sql: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         with self._datastore.usable("the inbox cannot be read"):
             return self._datastore.reading(
@@ -98,3 +86,19 @@ class Inbox:
 
     def _written(self, act: Callable[[Any], T]) -> T:
         return self._datastore.repeatable(act, "the inbox could not be written")
+
+
+def _known(load: Load, items: list[Item]) -> Iterator[InboxItem]:
+    """Yield what is known of them; what was answered meanwhile waits for nobody any more."""
+    states: dict[str, RunState] = {}
+    for run_id, idx, kind, seconds in items:
+        since = datetime.fromtimestamp(seconds, UTC)
+        try:
+            state = states.get(run_id) or load(run_id)
+        except AgentError as error:
+            why = f"this code cannot read the run: {error}"
+            yield InboxItem(kind, run_id, "", "", since, why, None if idx == WHOLE else idx)
+            continue
+        states[run_id] = state
+        if (idx, kind) in open_in(state):
+            yield item_of(state, idx, kind, since)

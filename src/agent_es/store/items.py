@@ -3,7 +3,7 @@
 Rule: what stands open is a function of a run's state; since when, of its events.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from agent_es.events import (
     ApprovalGranted,
     ApprovalRequested,
     Cancelled,
+    DoubtSettled,
     Parked,
     Paused,
     StepInDoubt,
@@ -41,17 +42,18 @@ def items_of(
     state: RunState, before: RunState, events: Iterable[AnyEvent]
 ) -> tuple[tuple[Item, ...], frozenset[Place]]:
     """Return what waits for a person since these events, and what does not any more."""
-    there, was_there = frozenset(_open_in(state)), frozenset(_open_in(before))
+    there, was_there = frozenset(open_in(state)), frozenset(open_in(before))
     if not there and not was_there:
         return (), frozenset()
-    since = _since(state, events)
+    since = _since(state, was_there, events)
     opened = tuple(
         [Item(state.run_id, *place, since[place].timestamp()) for place in sorted(there) if place in since]
     )
     return opened, was_there - there
 
 
-def _open_in(state: RunState) -> Iterator[Place]:
+def open_in(state: RunState) -> Iterator[Place]:
+    """Yield what of a run waits for a person."""
     if state.parked is not None:
         yield WHOLE, "parked"
     if state.paused is not None:
@@ -65,8 +67,8 @@ def _open_in(state: RunState) -> Iterator[Place]:
             yield step.idx, "question"
 
 
-def _since(state: RunState, events: Iterable[AnyEvent]) -> Mapping[Place, datetime]:
-    """Return when each began to wait that these events let wait."""
+def _since(state: RunState, was_there: Collection[Place], events: Iterable[AnyEvent]) -> Mapping[Place, datetime]:
+    """Return when each began to wait that these events let wait; a doubt that was there stays as old as it is."""
     since: dict[Place, datetime] = {}
     for event in events:
         match event:
@@ -76,6 +78,8 @@ def _since(state: RunState, events: Iterable[AnyEvent]) -> Mapping[Place, dateti
                 since[idx, "approval"] = event.timestamp
             case StepInDoubt(idx=idx):
                 since[idx, "doubt"] = event.timestamp
+            case DoubtSettled(idx=idx):
+                since.pop((idx, "doubt"), None)
             case WaitBegan(idx=int(idx), signal=str(signal)) if signal.startswith(ASKED):
                 since[idx, "question"] = event.timestamp
             case Parked() | ApprovalDenied(is_expired=True):
@@ -83,6 +87,6 @@ def _since(state: RunState, events: Iterable[AnyEvent]) -> Mapping[Place, dateti
             case Paused():
                 since[WHOLE, "paused"] = event.timestamp
             case Cancelled():
-                for step in state.doubts:
-                    since.setdefault((step.idx, "doubt"), event.timestamp)
+                for place in [place for place in open_in(state) if place[1] == "doubt" and place not in was_there]:
+                    since.setdefault(place, event.timestamp)
     return since

@@ -108,9 +108,13 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
             f"INSERT INTO {inbox.name} (run_id, idx, kind, since) VALUES (?, ?, ?, ?) "
             "ON CONFLICT (run_id, idx, kind) DO UPDATE SET since = excluded.since, told_at = NULL, telling_until = 0"
         )
-        self._told_items = f"SELECT told_at, run_id, idx, kind, since FROM {inbox.name} WHERE told_at IS NOT NULL"
+        which = ("run_id", "idx", "kind", "since")
+        self._told_items = (
+            f"SELECT told_at, telling_until, {', '.join(which)} FROM {inbox.name} "
+            "WHERE told_at IS NOT NULL OR telling_until > 0"
+        )
         self._told_item = sql(
-            f"UPDATE {inbox.name} SET told_at = ? WHERE run_id = ? AND idx = ? AND kind = ? AND since = ?"
+            f"UPDATE {inbox.name} SET told_at = ?, telling_until = ? WHERE {' AND '.join(f'{n} = ?' for n in which)}"
         )
         self._add_spent = sql(
             f"INSERT INTO {spending.name} VALUES (?, ?, ?) ON CONFLICT (run_id, what) DO UPDATE "
@@ -405,7 +409,9 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
                     connection.execute(dialect.sql(f"DELETE FROM {runs.name} WHERE run_id = ?"), (run_id,))
                 elif stream not in readable:
                     kept.add(run_id)
-            told = connection.execute(self._told_items).fetchall()  # who was told once is not told again
+            told = connection.execute(
+                self._told_items
+            ).fetchall()  # who was told, or is just being told, is not told again
             for table in (keys, tags, deliveries, inbox):
                 self._clear(connection, table, kept)
             if not kept:  # else nobody knows what those spent that cannot be read: what is counted stays
