@@ -478,11 +478,14 @@ MUTANTS = (
         "    if gate.is_expired(run.now) and gate.people < 2:\n",
     ),
     Mutant(
-        "pause_in_name_only",
-        "a paused run goes on",
-        "state.py",
-        "        if self.parked is not None or self.paused is not None:\n            self.status",
-        "        if self.parked is not None:\n            self.status",
+        "pause_after_the_next",
+        "what a decider says while its run is paused begins",
+        "run.py",
+        "        heard = {type(event) for event in events} & _HEARD\n",
+        "        heard = {type(event) for event in events} & _HEARD\n"
+        "        if Paused in heard:\n"
+        "            self._state = self._recorded = evolve(self._state, Resumed(timestamp=self.now, by='nobody'))\n"
+        "            heard = set()\n",
     ),
     Mutant(
         "message_unread",

@@ -22,18 +22,19 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 import agent_es
-from agent_es import Step, errors
+from agent_es import RunStore, Step, errors
 from agent_es.demo import scenario as demo
 from agent_es.testing import (
     DidNotSurvive,
     RunMachine,
     Scenario,
+    survives_every_act,
     survives_every_crash,
     survives_every_fault,
     survives_every_signal,
     survives_overtaking,
 )
-from examples.approving import approved, edited, expired, given, only_with_a_yes
+from examples.approving import approved, edited, expired, given, late, only_with_a_yes
 from examples.every_effect import bad_day, crowd, errands, glance, moody, twins
 from examples.waiting import asking, instalments, one_booking, reminder
 
@@ -83,6 +84,21 @@ class Approvals(RunMachine):
         return given(step)
 
 
+def steers(store: RunStore, run_id: str) -> None:
+    """Tell the decider something."""
+    store.steer(run_id, "be careful", by="ann")
+
+
+def pauses(store: RunStore, run_id: str) -> None:
+    """Stop the run."""
+    store.pause(run_id, by="ann")
+
+
+def resumes(store: RunStore, run_id: str) -> None:
+    """Let it go on."""
+    store.resume(run_id, by="ann")
+
+
 class Broke(NamedTuple):
     """What the kit reported: a problem, and the crashes that it took, where they were counted."""
 
@@ -128,6 +144,7 @@ crashed = partial(tried, survives_every_crash)
 failing = partial(tried, survives_every_fault)
 overtaken = partial(tried, survives_overtaking)
 signalled = partial(tried, survives_every_signal)
+acted = partial(tried, survives_every_act)
 
 TRIALS: Mapping[str, Trial] = {
     "demo": partial(crashed, demo),
@@ -140,6 +157,9 @@ TRIALS: Mapping[str, Trial] = {
     "approved": partial(crashed, approved),
     "edited": partial(crashed, edited),
     "expired": partial(crashed, expired),
+    "late": partial(crashed, late),
+    "approved, steered at each place": partial(acted, approved, act=steers, invariant=only_with_a_yes),
+    "approved, paused at each place": partial(acted, approved, act=pauses, then=resumes),
     "Approvals, a machine": partial(played, Approvals),
     "reminder": partial(crashed, reminder),
     "instalments": partial(crashed, instalments),

@@ -134,12 +134,14 @@ def provider(folder: Path) -> PaymentProvider:
     return PaymentProvider(folder / PROVIDER_DB)
 
 
+clock = MovableClock()
+
 approved = Scenario(
     agent=RefundRun,
     decider=Refunds(),
     world=provider,
     envelope=LIMIT,
-    clock=MovableClock(),
+    clock=clock,
     person=said_twice(lambda store, idx, by: store.approve("run-1", idx, by=by), "dana", "ann"),
     invariant=refunded(ABOVE),
 )
@@ -154,11 +156,23 @@ denied = replace(
 
 
 def gives_and_agrees(store: RunStore, state: RunState, _: Any) -> None:
-    """Let dana give another sum, and ann say yes to it."""
+    """Let ann say yes, dana give another sum, and ann say yes to that too: her first yes was to something else."""
     for step in state.gated:
         if step.approval is not None and step.approval.edited_by is None:
+            with suppress(AnswerConflict):
+                store.approve("run-1", step.idx, by="ann")
             gives_another(store, step.idx, "dana")
         store.approve("run-1", step.idx, by="ann")
+
+
+def comes_too_late(store: RunStore, state: RunState, _: Any) -> None:
+    """Let the time go by, and two people say yes then."""
+    for step in state.gated:
+        if step.approval is not None and not step.approval.is_expired(clock.now()):
+            clock.move(timedelta(hours=1).total_seconds())
+        for by in ("dana", "ann"):
+            with suppress(AnswerConflict):
+                store.approve("run-1", step.idx, by=by)
 
 
 edited = replace(approved, person=gives_and_agrees, invariant=refunded(WITHIN))
@@ -166,6 +180,9 @@ edited = replace(approved, person=gives_and_agrees, invariant=refunded(WITHIN))
 
 expired = replace(approved, person=None, invariant=refunded())
 """Nobody answers in time."""
+
+late = replace(approved, person=comes_too_late, invariant=refunded())
+"""Both say yes, and too late."""
 
 asked = replace(
     approved,

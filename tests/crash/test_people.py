@@ -9,8 +9,10 @@ from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from agent_es import Step
-from agent_es.testing import RunMachine, Scenario, on_postgres, survives_every_fault
-from examples import approving
+from agent_es.testing import RunMachine, Scenario, on_postgres, survives_every_act, survives_every_fault
+from agent_es.testing.rivals import Act
+from agent_es.testing.scenario import anything
+from examples import approving, every_effect, waiting
 from examples.approving import given, only_with_a_yes
 
 SCENARIOS: Mapping[str, Scenario] = {
@@ -72,6 +74,34 @@ def test_so_it_does_where_the_process_of_the_worker_is_killed(name: str, crash_k
 @pytest.mark.parametrize("name", ["approved", "edited"])
 def test_so_it_does_where_the_store_fails(name: str) -> None:
     survives_every_fault(SCENARIOS[name])
+
+
+ACTS: Mapping[str, Mapping[str, Act]] = {
+    "steered": {"act": lambda store, run_id: store.steer(run_id, "be careful", by="ann")},
+    "paused": {
+        "act": lambda store, run_id: store.pause(run_id, by="ann"),
+        "then": lambda store, run_id: store.resume(run_id, by="ann"),
+    },
+    "approved before it is asked": {"act": lambda store, run_id: store.approve(run_id, 1, by="ann")},
+    "cancelled": {"act": lambda store, run_id: store.cancel(run_id, by="ann")},
+    "undone": {"act": lambda store, run_id: store.cancel(run_id, by="ann", compensate=True)},
+}
+
+
+@pytest.mark.parametrize("what", ACTS)
+def test_somebody_acts_wherever_a_worker_stands_and_nothing_is_refunded_without_a_yes_or_twice(what: str) -> None:
+    report = survives_every_act(approving.approved, **ACTS[what], invariant=only_with_a_yes)
+
+    assert report.crashes > 20
+    assert report.double == 0
+    assert (report.in_doubt > 0) == (what == "cancelled")  # in the middle of a call
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("what", ["steered", "paused", "cancelled", "undone"])
+@pytest.mark.parametrize("scenario", [every_effect.errands, every_effect.crowd, waiting.instalments])
+def test_so_they_do_where_a_run_has_tools_of_every_effect_and_waits(what: str, scenario: Scenario) -> None:
+    survives_every_act(scenario, **ACTS[what], invariant=anything)
 
 
 class ApprovalMachine(RunMachine):

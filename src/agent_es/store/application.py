@@ -642,10 +642,10 @@ class RunStore(Application[UUID]):
     ) -> RunState:
         """Say what became of a step in doubt; the run goes on at its next ``run`` or ``resume``.
 
-        ``happened`` records ``result`` as what the step gave.  ``did_not_happen`` gives the step a new key and anew as
-        many attempts as it may have; it is refused with ``StillHeld``, unless ``force``, while the worker that started
-        it may still be alive: one that holds the run, or that lost it in this turn without giving it back and is not
-        surely dead.  Raises ``BadSettlement``.
+        ``happened`` records ``result`` as what the step gave.  ``did_not_happen`` gives the step a new key and anew
+        as many attempts as it may have; it is refused with ``StillHeld``, unless ``force``, while the worker that
+        started it may still be alive: one that holds the run, or that lost it in this turn without giving it back and
+        is not surely dead.  Raises ``BadSettlement``.
         """
         if outcome not in ("happened", "did_not_happen"):
             raise BadSettlement(f"outcome={outcome!r}: a doubt is settled as 'happened' or 'did_not_happen'")

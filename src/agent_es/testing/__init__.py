@@ -16,7 +16,12 @@ if TYPE_CHECKING:
     from agent_es.testing.model import HistoryRule, MalformedHistory, StrictModel, check_messages, messages_of
     from agent_es.testing.network import FlakyNetwork
     from agent_es.testing.provider import PaymentProvider
-    from agent_es.testing.rivals import survives_every_fault, survives_every_signal, survives_overtaking
+    from agent_es.testing.rivals import (
+        survives_every_act,
+        survives_every_fault,
+        survives_every_signal,
+        survives_overtaking,
+    )
     from agent_es.testing.scenario import Ending, Scenario, load_scenario
     from agent_es.testing.stepped import SteppedWorker
     from agent_es.testing.survival import DidNotSurvive, Failure, Report, fuzz, survived, survives_every_crash
@@ -56,6 +61,7 @@ _HOME = {
     "survives_every_crash": "survival",
     "survives_every_fault": "rivals",
     "survives_every_kill": "kill",
+    "survives_every_act": "rivals",
     "survives_every_signal": "rivals",
     "survives_overtaking": "rivals",
 }
@@ -92,6 +98,7 @@ __all__ = [
     "on_postgres",
     "sigkill",
     "survived",
+    "survives_every_act",
     "survives_every_crash",
     "survives_every_fault",
     "survives_every_kill",

@@ -317,7 +317,7 @@ def essence(state: RunState) -> RunState:
                 step.undoes,
                 step.keyed_as,
                 step[15] and (None, *step[15][1:]),
-                step[16] and step[16]._replace(expires_at=None),
+                step[16] and step[16]._replace(expires_at=None, approved_by=tuple(sorted(step[16].approved_by))),
             )
             for step in state.steps
         ],

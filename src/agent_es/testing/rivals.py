@@ -16,11 +16,15 @@ from typing import get_args
 
 from agent_es.crashpoints import BEFORE_COMMIT
 from agent_es.errors import AgentError, BadScenario
-from agent_es.testing.audit import Audit
+from agent_es.store import RunStore
+from agent_es.testing.audit import Audit, unheard
 from agent_es.testing.journey import Fate, look_at, travel
 from agent_es.testing.scenario import Ending, Scenario, scratch
 from agent_es.testing.stepped import EXPECTED, Fault, SteppedWorker
 from agent_es.testing.survival import DidNotSurvive, Failure, Report
+
+Act = Callable[[RunStore, str], object]
+"""What somebody does to the run of that id."""
 
 
 def survives_every_fault(scenario: Scenario, invariant: Callable[[Ending], object] | None = None) -> Report:
@@ -104,6 +108,42 @@ def survives_every_signal(scenario: Scenario, invariant: Callable[[Ending], obje
     return trial.report
 
 
+def survives_every_act(
+    scenario: Scenario,
+    act: Act,
+    *,
+    then: Act = lambda _, __: None,
+    invariant: Callable[[Ending], object] | None = None,
+) -> Report:
+    """Let somebody act on the run at each place of a lone worker, which goes on then, or dies there.
+
+    ``act`` gets a store and the run's id; it may be refused, by an ``AgentError``.  ``then`` is done before the last
+    worker comes, and lets a run go on that was paused.  The invariant must hold of every such run, whatever the act
+    makes of it.  Returns the report; raises ``DidNotSurvive``.
+    """
+    trial = _Rivals(scenario, invariant)
+    hasty = replace(scenario, patience=0.0)  # who acts waits for no worker that stands in a transaction
+    for place, dies in product(trial.calm.places, [False, True]):
+        with trial.run() as meeting:
+            worker = meeting.hire()
+            worker.move(place.n)
+            meeting.what = f"somebody acted {worker.at}"
+            with suppress(AgentError), hasty.open_store(meeting.folder, Audit()) as store:
+                act(store, scenario.run_id)
+            if dies:
+                worker.die()
+            else:
+                worker.finish()
+                meeting.blame(worker)
+            with suppress(AgentError), scenario.open_store(meeting.folder, Audit()) as store:
+                then(store, scenario.run_id)
+            last = meeting.hire()
+            last.finish()
+            meeting.blame(last)
+            trial.report.crashes += dies
+    return trial.report
+
+
 class _Rivals:
     """Runs of one scenario, each moved by several workers, up to the first in which something breaks."""
 
@@ -129,7 +169,7 @@ class _Rivals:
             fate = Fate((), self.report.seed, problems=meeting.problems)
             fate.shown = audit.shown
             look_at(fate, self._scenario, folder, None, self.calm)
-            fate.problems += audit.problems
+            fate.problems += [*audit.problems, *unheard(fate.journal, audit.heard)]
         self._count(fate, meeting.what)
 
     def _count(self, fate: Fate, what: str) -> None:
