@@ -302,6 +302,23 @@ def test_a_person_whom_a_hook_does_not_allow_leaves_the_transaction_as_it_was(
     assert (kept(), notes()) == (before, ["refused"])
 
 
+def test_a_signal_for_several_runs_of_which_one_cannot_be_read_reaches_none(
+    store: RunStore, engine: Engine, notes: Callable[[], list[str]], sql: Sql
+) -> None:
+    for run_id in ("a", "b"):
+        store.start(AgentRun, run_id=run_id, goal="wait", tags={"invoice": "INV-1042"})
+    newer = "UPDATE agent_es_events SET topic = 'from_tomorrow' WHERE originator_id = ?"
+    sql(newer, (stream_id("b"),))
+
+    with Session(engine) as session, session.begin():
+        with pytest.raises(RunUnreadable):
+            store.signal(name="paid", tag=("invoice", "INV-1042"), session=session)
+        note(session, "refused")
+
+    assert (store.record("a").cursor, notes()) == (1, ["refused"])
+    assert [entry.type for entry in store.journal("a")] == ["run_started"]
+
+
 def test_a_run_whose_child_cannot_be_read_is_not_half_cancelled(
     store: RunStore, engine: Engine, kept: Kept, notes: Callable[[], list[str]], sql: Sql
 ) -> None:

@@ -89,10 +89,15 @@ class Arrivals:
     def deliver_to_tagged(self, connection: Any, tag: tuple[str, str], signal: Arriving) -> list[Delivered]:
         """Record a signal for every run that has a tag and is not over, and return where it is now.
 
-        Raises ``RunNotFound`` where no run has the tag, ``IllegalEvent`` where all that have are over.
+        Raises ``RunNotFound`` where no run has the tag, ``IllegalEvent`` where all that have are over, and of any of
+        them, with nothing written, ``RunUnreadable`` and ``SignalConflict``.
         """
         delivered = []
         tagged = self._recorder.tagged_in(connection, tag_of(*tag))
+        for run_id in tagged:  # before anything is written: the transaction may be somebody's who commits the rest
+            self._recorder.hold(connection, run_id)
+            self._there(connection, run_id, signal)
+            self._run(connection, run_id)
         for run_id in tagged:
             try:
                 delivered.append(self.deliver(connection, run_id, signal))
