@@ -60,6 +60,9 @@ class Doubter(AgentRun):
     @tool(effect=Effect.AT_MOST_ONCE)
     def pay(self) -> str:
         raise TimeoutError("no answer")
+
+def tell(item):
+    print("told:", item.kind, item.run_id, item.idx, item.args["order"])
 '''
 
 ENVELOPE = {
@@ -504,6 +507,17 @@ def watching(folder: Path, *words: str) -> Iterator["subprocess.Popen[str]"]:
             yield process
         finally:
             process.kill()
+
+
+def test_a_worker_tells_a_function_of_each_thing_that_waits_once(started: Started, shell: Shell) -> None:
+    started("pay-1", "A")
+
+    first = shell("worker", "shop", "--until-idle", "--notify", "shop:tell")
+    again = shell("worker", "shop", "--until-idle", "--notify", "shop:tell")
+
+    assert first[1].splitlines()[0] == "told: approval pay-1 0 A"
+    assert "told" not in again[1]
+    assert shell("worker", "shop", "--until-idle", "--notify", "shop:nothing")[0] == 1
 
 
 def test_a_watch_in_a_pipe_tells_each_thing_once_as_it_comes_until_it_is_interrupted(

@@ -285,6 +285,10 @@ def worker(
         str | None,
         typer.Option(metavar="[HOST:]PORT", help="Serve figures for Prometheus there; on loopback without a host."),
     ] = None,
+    notify: Annotated[
+        str | None,
+        typer.Option(metavar="MODULE:NAME", help="A function that is told of each thing that waits for a person."),
+    ] = None,
     until_idle: Annotated[bool, typer.Option("--until-idle", help="End when nothing is due.")] = False,
     once: Annotated[bool, typer.Option("--once", help="End after one step.")] = False,
     decider: Deciding = None,
@@ -305,6 +309,7 @@ def worker(
         poll=poll,
         grace=grace,
         metrics=metrics,
+        notify=notify,
         until_idle=until_idle,
         once=once,
         decider=decider,

@@ -16,7 +16,7 @@ from agent_es.cli.exits import Exit
 from agent_es.cli.output import say, say_json, tell
 from agent_es.errors import BadAgent
 from agent_es.journal import timestamp
-from agent_es.loading import load_module
+from agent_es.loading import load, load_module
 from agent_es.metrics import serving
 from agent_es.run import AgentRun
 from agent_es.telemetry import Notice
@@ -34,6 +34,7 @@ def worker(  # one per option
     poll: float,
     grace: float,
     metrics: str | None,
+    notify: str | None,
     decider: str | None,
     deps: str | None,
     store: str,
@@ -46,6 +47,7 @@ def worker(  # one per option
     known = [agent for name in agents for agent in named(name)]
     options: dict[str, Any] = runner_options(decider, deps, as_json=as_json)
     options["on_event"] = log if as_json else show
+    options["notify"] = None if notify is None else load(notify)
     working = Worker(
         open_store(store, create=True),
         agents=known,
