@@ -59,5 +59,6 @@ def test_a_mutant_that_only_stumbles_is_not_killed() -> None:
     assert fate_of(not_python, "demo").kind == "broken"
 
 
+@pytest.mark.crash
 def test_the_library_as_it_is_passes_what_a_mutant_is_put_to() -> None:
     assert fate_of(None, "twins").kind == ALIVE

@@ -56,6 +56,7 @@ def anchors(page: Path) -> set[str]:
 # What is generated.
 
 
+@pytest.mark.crash
 def test_what_is_generated_is_what_would_be_generated_now() -> None:
     command = [sys.executable, "-m", "docs._generate", "--check"]
 
