@@ -87,7 +87,7 @@ LEGAL: Mapping[Status, frozenset[type[Event]]] = {
     | {WaitBegan, WaitEnded, Parked, Requeued, Resumed, UsageRecorded},
     Status.DONE: frozenset((CompensationBegan,)),
     Status.FAILED: frozenset((CompensationBegan, Requeued, EnvelopeChanged, Steered)),
-    Status.CANCELLED: _OUTCOMES,
+    Status.CANCELLED: _OUTCOMES | {WaitBegan},
 }
 """What may happen next, by status.  What was under way when a run was cancelled is still recorded."""
 

@@ -751,11 +751,15 @@ class Draft:
                 self.in_doubt -= 1
             else:
                 self.active -= 1
-            self.waiting += 1
             if not self.active:
                 self.rests_until = None
             signal = event.signal if event.child is None else ended(event.child)
             awaited = (event.wake_at, signal, event.child)
+            if self._gives_up(event.idx):  # nobody waits any more
+                self.current[event.idx] = _waited(before, awaited)
+                self.is_stale = True
+                return
+            self.waiting += 1
             kept = *before[:7], "waiting", None, *before[9:12], None, *before[13:15]
             self.current[event.idx] = cast(_Atoms, (*kept, awaited, before[16]))
         self.is_stale = True
@@ -838,7 +842,10 @@ class Draft:
         """Answer every call of which it is sure that it is not under way: it was not made, and will not be."""
         for idx, atoms in [*self.current.items()]:
             is_idle = atoms[7] in ("queued", "gated", "waiting")
-            if is_idle or (atoms[7] == "retrying" and _is_sure(atoms[8])):
+            if atoms[7] == "waiting" and atoms[5]:  # its body has done what it does
+                self.waiting -= 1
+                self.current[idx] = _waited(atoms, atoms[15])
+            elif is_idle or (atoms[7] == "retrying" and _is_sure(atoms[8])):
                 self._stop_step(idx)
         if not self.active:
             self.rests_until = None
@@ -934,6 +941,14 @@ def _told(awaited: Awaited | None, signal: Signal | None) -> str:
         return '{"answer":null,"by":null,"reason":"clock"}'
     reason, payload = ("clock", "null") if signal is None else ("signal", signal.payload_json)
     return f'{{"payload":{payload},"reason":"{reason}","signal":{canonical(name)}}}'
+
+
+def _waited(atoms: _Atoms, awaited: Awaited | None) -> _Atoms:
+    """Return a step whose body has asked to wait, and whose run waits no more: it is done, and nothing came."""
+    _, name, _ = awaited or _NOTHING
+    value = f'{{"payload":null,"reason":"cancelled","signal":{canonical(name)}}}'
+    kept = *atoms[:7], "done", value, *atoms[9:12], None, *atoms[13:15]
+    return cast(_Atoms, (*kept, awaited, atoms[16]))
 
 
 def _is_sure(error_json: str | None) -> bool:

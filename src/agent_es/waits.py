@@ -110,7 +110,8 @@ Wait = Sleep | WaitFor | Ask
 class Woken:
     """What ended a wait: the result of the step that waited."""
 
-    reason: Literal["clock", "signal"]
+    reason: Literal["clock", "signal", "cancelled"]
+    """``cancelled`` where the run was ended while the step waited, whose body had asked to."""
     signal: str | None = None
     """The name of the signal that was waited for, whether or not it came."""
     payload: Any = None

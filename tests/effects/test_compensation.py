@@ -17,6 +17,8 @@ from agent_es import (
     RunStore,
     Status,
     ToolContext,
+    WaitFor,
+    Woken,
     tool,
 )
 from agent_es.errors import BadTool, IllegalEvent
@@ -130,3 +132,45 @@ def test_a_way_back_that_does_not_exist_is_an_error_before_anything_runs(play: P
 
     with pytest.raises(BadTool, match="there is no tool 'undo' to undo it"):
         play(NoWayBack, SCRIPT)
+
+
+class Hold(AgentRun):
+    """Holds a seat, and waits for its confirmation in the same step."""
+
+    @tool(effect="idempotent", compensate="let_go")
+    def hold(self, ctx: ToolContext[list[Any]], seat: str) -> WaitFor:
+        ctx.deps.append(("hold", seat))
+        return ctx.wait_for("confirmed")
+
+    @tool(effect="idempotent")
+    def let_go(self, ctx: ToolContext[list[Any]], seat: str) -> None:
+        ctx.deps.append(("let go", seat))
+
+
+HOLDS = [[CallTool("hold", {"seat": "4A"}), WaitFor("never")], Finish("held")]
+
+
+def test_a_step_that_waits_for_what_its_body_asked_is_done_in_a_run_that_is_cancelled(
+    play: Play, store: RunStore
+) -> None:
+    play(Hold, HOLDS, [])
+
+    state = store.cancel("run-1", by="ann")
+
+    held, asked = state.steps
+    assert (held.status, held.woken) == (
+        "done",
+        Woken("cancelled", "confirmed"),
+    )  # it was called, and nobody says else
+    assert (asked.status, asked.error and asked.error["applied"]) == ("failed", False)
+
+
+def test_what_a_body_did_before_it_waited_is_undone(play: Play, store: RunStore) -> None:
+    world: list[Any] = []
+    play(Hold, HOLDS, world)
+
+    store.cancel("run-1", by="ann", compensate=True)
+    state = play(Hold, HOLDS, world)
+
+    assert state.status is Status.CANCELLED
+    assert world == [("hold", "4A"), ("let go", "4A")]

@@ -523,7 +523,7 @@ def test_a_worker_tells_a_function_of_each_thing_that_waits_once(started: Starte
 def test_a_watch_in_a_pipe_tells_each_thing_once_as_it_comes_until_it_is_interrupted(
     gated: Shell, started: Started, tmp_path: Path
 ) -> None:
-    with watching(tmp_path, "--json") as process:
+    with watching(tmp_path, "--json", "--limit", "1") as process:
         assert process.stdout is not None
         first = json.loads(process.stdout.readline())
         started("pay-2", "B")

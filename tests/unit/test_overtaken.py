@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agent_es import AgentRun, CallTool
+from agent_es import AgentRun, CallTool, WaitFor, Woken
 from agent_es.envelope import Asks
 from agent_es.run import Planned
 from agent_es.state import BY_PROBE, Status
@@ -198,3 +198,15 @@ def test_what_undoes_another_is_made_until_it_has_happened() -> None:
     statuses.append(run.state.steps[1].status)
 
     assert statuses == ["retrying", "queued"]
+
+
+@pytest.mark.parametrize("end", [cancel, undo])
+def test_a_body_that_asks_to_wait_when_its_run_is_to_end_is_done_and_nothing_waits(end: Act) -> None:
+    run = recorded(turn(planned("k")), end)
+
+    run.record_wait_of(0, WaitFor("confirmed"), attempt=1)
+
+    (step,) = run.state.steps
+    assert (step.status, step.woken) == ("done", Woken("cancelled", "confirmed"))
+    assert (run.state.waits, run.state.wake_at) == ((), None)
+    assert run.state.status is (Status.CANCELLED if end is cancel else Status.RUNNING)

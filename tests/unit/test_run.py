@@ -164,7 +164,7 @@ MAY_HAPPEN = {
     },
     Status.DONE: {CompensationBegan},
     Status.FAILED: {CompensationBegan, Requeued, EnvelopeChanged, Steered},
-    Status.CANCELLED: {ToolResult, ToolFailed, StepInDoubt, DoubtSettled},
+    Status.CANCELLED: {WaitBegan, ToolResult, ToolFailed, StepInDoubt, DoubtSettled},
 }
 
 

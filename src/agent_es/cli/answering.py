@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 from rich.console import Group
@@ -17,6 +17,10 @@ from agent_es.cli.output import age, in_a_line, out, say_json
 from agent_es.errors import BadAnswer
 from agent_es.inbox import InboxItem, ItemKind
 from agent_es.journal import timestamp
+
+
+LATE = timedelta(minutes=1)
+"""By how much what comes may be older than what came before it: clocks differ."""
 
 
 def approve(
@@ -74,8 +78,8 @@ def inbox(kind: str | None, limit: int, store: str, *, watch: bool, as_json: boo
     """List what waits for a person; with ``watch``, on a terminal each second again, else what is new."""
     opened = open_store(store)
 
-    def found() -> Sequence[InboxItem]:
-        return opened.inbox(kind=cast(ItemKind | None, kind), limit=limit)
+    def found(since: datetime | None = None) -> Sequence[InboxItem]:
+        return opened.inbox(kind=cast(ItemKind | None, kind), since=since, limit=None if since else limit)
 
     if not watch:
         items = found()
@@ -90,8 +94,10 @@ def inbox(kind: str | None, limit: int, store: str, *, watch: bool, as_json: boo
                 time.sleep(WATCH_EVERY)
                 live.update(shown(found()), refresh=True)
     seen: set[tuple[str, int | None, str, datetime]] = set()
+    since: datetime | None = None
     while True:
-        for item in found():
+        for item in found(since and since - LATE):
+            since = max(since or item.since, item.since)
             if (which := (item.run_id, item.idx, item.kind, item.since)) not in seen:
                 seen.add(which)
                 if as_json:

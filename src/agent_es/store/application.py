@@ -476,16 +476,19 @@ class RunStore(Application[UUID]):
             f"run {run_id} could not be cancelled",
         )
 
-    def inbox(self, *, kind: ItemKind | None = None, limit: int | None = 100) -> list[InboxItem]:
+    def inbox(
+        self, *, kind: ItemKind | None = None, since: datetime | None = None, limit: int | None = 100
+    ) -> list[InboxItem]:
         """Return what waits for a person, over all runs, the oldest first; ``limit=None`` returns all.
 
-        ``kind`` is ``approval``, ``doubt``, ``question``, ``parked`` or ``paused``.
+        ``kind`` is ``approval``, ``doubt``, ``question``, ``parked`` or ``paused``; with ``since``, only what began to
+        wait then or later.
         """
         if kind is not None and kind not in get_args(ItemKind):
             raise BadAnswer(f"kind={kind!r:.80} is none of {', '.join(get_args(ItemKind))}")
         if limit is not None and limit < 0:
             raise ValueError(f"limit={limit}: write how many, or None for all")
-        return self._inbox.items(self.load, kind, limit)
+        return self._inbox.items(self.load, kind, since, limit)
 
     def notify_people(self, tell: Tell) -> int:
         """Tell of each thing that waits for a person, and that nobody was told of; return how many those were.

@@ -39,8 +39,8 @@ class Inbox:
         self._datastore = datastore
         dialect, table, now = datastore.dialect, inbox.name, datastore.dialect.now
         item, order = "run_id, idx, kind, since", "ORDER BY since, run_id, idx"
-        self._list = dialect.sql(f"SELECT {item} FROM {table} {order} LIMIT ?")
-        self._list_kind = dialect.sql(f"SELECT {item} FROM {table} WHERE kind = ? {order} LIMIT ?")
+        self._list = dialect.sql(f"SELECT {item} FROM {table} WHERE since >= ? {order} LIMIT ?")
+        self._list_kind = dialect.sql(f"SELECT {item} FROM {table} WHERE since >= ? AND kind = ? {order} LIMIT ?")
         free = f"told_at IS NULL AND telling_until <= {now}"
         first = f"SELECT run_id, idx, kind FROM {table} WHERE {free} {order} LIMIT {AT_ONCE}{dialect.skip_locked}"
         self._any = dialect.sql(f"SELECT 1 FROM {table} WHERE {free} LIMIT 1")
@@ -50,10 +50,10 @@ class Inbox:
         which = "WHERE run_id = ? AND idx = ? AND kind = ? AND since = ?"
         self._told = dialect.sql(f"UPDATE {table} SET told_at = {now} {which}")
 
-    def items(self, load: Load, kind: ItemKind | None, limit: int | None) -> list[InboxItem]:
-        """Return what waits."""
-        most = _ALL if limit is None else limit
-        sql, values = (self._list, (most,)) if kind is None else (self._list_kind, (kind, most))
+    def items(self, load: Load, kind: ItemKind | None, since: datetime | None, limit: int | None) -> list[InboxItem]:
+        """Return what waits, since then or later."""
+        most, first = _ALL if limit is None else limit, 0.0 if since is None else since.timestamp()
+        sql, values = (self._list, (first, most)) if kind is None else (self._list_kind, (first, kind, most))
         return [*_known(load, [Item(*row) for row in self._select(sql, values)])]
 
     def tell(self, load: Load, tell: Tell) -> int:
