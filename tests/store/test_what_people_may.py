@@ -1,6 +1,7 @@
 """What a yes may be to, and how often somebody is told that one is wanted."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -120,3 +121,19 @@ def test_who_tells_slowly_leaves_the_rest_to_others_instead_of_telling_it_twice(
     assert store.notify_people(slowly) == 1
     assert told == ["pay-0"]
     assert store.notify_people(slowly) == 0, "the others are somebody's for a while"
+
+
+def test_the_inbox_tells_what_began_to_wait_since_then(store: RunStore) -> None:
+    for run_id in ("pay-1", "pay-2", "pay-3"):
+        asked(store, "look", run_id=run_id)
+        store.pause(run_id, by="ann")
+    first, *_ = every = store.inbox(kind="approval")
+    last = every[-1].since
+
+    assert [item.run_id for item in every] == ["pay-1", "pay-2", "pay-3"]
+    assert store.inbox(kind="approval", since=first.since) == every
+    assert [item.run_id for item in store.inbox(kind="approval", since=last)] == [
+        item.run_id for item in every if item.since >= last
+    ]
+    assert store.inbox(since=last + timedelta(hours=1)) == []
+    assert [item.kind for item in store.inbox(limit=1)] == ["approval"]

@@ -18,7 +18,6 @@ from agent_es.errors import BadAnswer
 from agent_es.inbox import InboxItem, ItemKind
 from agent_es.journal import timestamp
 
-
 LATE = timedelta(minutes=1)
 """By how much what comes may be older than what came before it: clocks differ."""
 

@@ -481,8 +481,8 @@ class RunStore(Application[UUID]):
     ) -> list[InboxItem]:
         """Return what waits for a person, over all runs, the oldest first; ``limit=None`` returns all.
 
-        ``kind`` is ``approval``, ``doubt``, ``question``, ``parked`` or ``paused``; with ``since``, only what began to
-        wait then or later.
+        ``kind`` is ``approval``, ``doubt``, ``question``, ``parked`` or ``paused``; with ``since``, only what began
+        to wait then or later.
         """
         if kind is not None and kind not in get_args(ItemKind):
             raise BadAnswer(f"kind={kind!r:.80} is none of {', '.join(get_args(ItemKind))}")
