@@ -43,7 +43,7 @@ from agent_es.events import (
     WaitEnded,
 )
 from agent_es.journal import JournalEntry
-from agent_es.run import call_digest
+from agent_es.legality import call_digest
 
 HEADER = ("originator_id", "originator_version", "timestamp")
 """What every event has; the page tells of it once."""

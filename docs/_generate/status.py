@@ -21,7 +21,7 @@ from agent_es.events import (
     WaitEnded,
 )
 from agent_es.keys import renewed
-from agent_es.run import LEGAL, misfit
+from agent_es.legality import LEGAL, misfit
 from agent_es.state import RunState, Status, Step, evolve, fold
 from agent_es.waits import ASKED
 

@@ -21,7 +21,6 @@ from pydantic_core import TzInfo
 from agent_es.envelope import Asks, Envelope, Refused, Usage, read_cached
 from agent_es.errors import BadAgent, IllegalEvent
 from agent_es.events import (
-    MAX_RUN_ID,
     AnyEvent,
     ApprovalDenied,
     ApprovalGranted,
@@ -56,41 +55,18 @@ from agent_es.events import (
     stream_id,
 )
 from agent_es.keys import renewed
+from agent_es.legality import LEGAL, call_digest, child_id, is_past, misfit
 from agent_es.owners import Lease
 from agent_es.state import RunState, Status, Step, evolve, fold
 from agent_es.tools import CallTool, Failed, Retry, Tool, Unknown
-from agent_es.values import bounded, canonical, decode, digest, valid_unicode
+from agent_es.values import bounded, canonical, decode, valid_unicode
 from agent_es.waits import ASKED, Ask, Sleep, Wait, WaitFor, check_tag, instant
 
 Clock = Callable[[int], datetime]
 """Gives the time of the event with that ``seq``, in UTC; tests freeze it."""
 
-StepEvent = ToolResult | ToolFailed | StepInDoubt | DoubtSettled
-
-_OUTCOMES: frozenset[type[Event]] = frozenset((ToolResult, ToolFailed, StepInDoubt, DoubtSettled))
-_MOVES: frozenset[type[Event]] = frozenset(
-    (LlmDecided, Finished, RunFailed, Parked, CompensationBegan, BudgetReserved, UsageRecorded)
-)
-_GATES: frozenset[type[Event]] = frozenset((StepRefused, ApprovalRequested, CallDelayed))
-_ARRIVALS: frozenset[type[Event]] = frozenset(
-    (SignalReceived, Cancelled, EnvelopeChanged, Steered, Paused, CompensationBegan)
-)
 _HEARD: frozenset[type[Event]] = frozenset((Steered, Paused, CompensationBegan))
-_ANSWERS: frozenset[type[Event]] = frozenset((ApprovalGranted, ApprovalDenied, QuestionAnswered))
-
-LEGAL: Mapping[Status, frozenset[type[Event]]] = {
-    Status.PENDING: _MOVES | _ARRIVALS,
-    Status.RUNNING: _MOVES | _OUTCOMES | _GATES | _ARRIVALS | _ANSWERS | {WaitBegan, WaitEnded, CompensationEnded},
-    Status.WAITING: _OUTCOMES
-    | _ARRIVALS
-    | _ANSWERS
-    | {WaitBegan, WaitEnded, Parked, Requeued, Resumed, UsageRecorded},
-    Status.DONE: frozenset((CompensationBegan,)),
-    Status.FAILED: frozenset((CompensationBegan, Requeued, EnvelopeChanged, Steered)),
-    Status.CANCELLED: _OUTCOMES | {WaitBegan},
-}
-"""What may happen next, by status.  What was under way when a run was cancelled is still recorded."""
-
+"""What a decider must know before it decides."""
 
 AS_READ = TzInfo(0)
 """UTC as a journal is read back: a state is the same before and after, to the letter."""
@@ -129,11 +105,6 @@ class Planned:
     def digest(self) -> str:
         """What names exactly this call: its tool, its arguments and its key."""
         return call_digest(self.call.tool, self.shown or self.args, self.key)
-
-
-def call_digest(tool: str, args_json: str, key: str | None) -> str:
-    """Return what names exactly this call: what a person says yes to."""
-    return digest(canonical([tool, args_json, key]))
 
 
 class AgentClass(MetaAggregate["AgentRun"]):
@@ -669,7 +640,7 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
             case CompensationEnded():
                 is_overtaken = state.is_held
             case _:
-                is_overtaken = _is_past(state, event)
+                is_overtaken = is_past(state, event)
         if is_overtaken and isinstance(event, LlmDecided | DoubtSettled):
             dropped.add(event.idx)  # what it came to goes with it
         return is_overtaken
@@ -730,16 +701,6 @@ def _agents() -> Iterator[type[AgentRun]]:
         found += agent.__subclasses__()
 
 
-def child_id(parent: str, idx: int) -> str:
-    """Return the id of the run that a step starts: the same at every attempt.
-
-    >>> child_id("run-7f3a", 2)
-    'run-7f3a.2'
-    """
-    plain = f"{parent}.{idx}"
-    return plain if len(plain) <= MAX_RUN_ID else f"{parent[:100]}.{digest(plain)}"
-
-
 def _awaited(wait: Wait, idx: int) -> str | None:
     """Return the name of the signal that ends a wait; an answer to a question is of its step alone."""
     match wait:
@@ -758,167 +719,6 @@ def wait_of(event: WaitBegan) -> Wait:
     if event.wake_at is None:
         raise IllegalEvent(f"step {event.idx} waits for the end of run {event.child}: nothing asked for that")
     return Sleep(event.wake_at)
-
-
-def check_legal(run_id: str, events: Sequence[AnyEvent]) -> None:
-    """Raise ``IllegalEvent`` where a journal tells what no run of ours could have recorded."""
-    state = RunState()
-    before: AnyEvent | None = None
-    for seq, event in enumerate(events):
-        legal = frozenset({RunStarted}) if before is None else LEGAL[state.status]
-        why = "it cannot happen then" if type(event) not in legal else misfit(state, event, before)
-        if why:
-            raise IllegalEvent(f"run {run_id} seq {seq}: {type(event).__name__}: {why}")
-        state, before = evolve(state, event), event
-    if state.run_id != run_id:
-        raise IllegalEvent(f"run {run_id} seq 0: it started as run {state.run_id!r}")
-
-
-def misfit(state: RunState, event: AnyEvent, before: AnyEvent | None) -> str | None:
-    """Say what is wrong with an event that is legal by the status."""
-    if isinstance(event, LlmDecided):
-        step = next((step for step in state.open_steps if step.idx == event.idx), None)
-        return _misfit_decision(state, event, before) if step is None else _misfit_attempt(step, event)
-    check = _MISFITS.get(type(event))
-    return None if check is None else check(state, event)
-
-
-def _is_past(state: RunState, event: AnyEvent) -> bool:
-    """Say whether what was about to be done fits no more: whoever moves the run looks again."""
-    match event:
-        case LlmDecided() | CallDelayed() | ApprovalDenied() | DoubtSettled() | WaitEnded() | WaitBegan(idx=None):
-            return type(event) not in LEGAL[state.status] or misfit(state, event, None) is not None
-        case _:
-            return False
-
-
-def _misfit_end(state: RunState, event: Finished | RunFailed | CompensationEnded) -> str | None:
-    is_idle = isinstance(event, CompensationEnded) and not state.compensating
-    return "steps are open" if state.open_steps else "it undoes nothing" if is_idle else None
-
-
-def _misfit_delay(state: RunState, event: CallDelayed) -> str | None:
-    step = next((step for step in state.open_steps if step.idx == event.idx), None)
-    is_there = step is not None and step.status in ("queued", "retrying") and step.tool == event.tool
-    return None if is_there else f"step {event.idx} is not to start"
-
-
-def _misfit_wait(state: RunState, event: WaitBegan | WaitEnded | Requeued) -> str | None:
-    if not isinstance(event, Requeued) and event.idx is not None:
-        return _misfit_step(state, event)
-    statuses = {step.status for step in state.open_steps}
-    match event:
-        case WaitBegan():
-            is_right = "retrying" in statuses and not statuses & {"queued", "started"} and state.rests_until is None
-        case WaitEnded():
-            is_right = state.rests_until is not None
-        case Requeued():
-            is_right = state.parked is not None or state.status is Status.FAILED
-    return None if is_right else "it does not wait for that"
-
-
-def _misfit_step(state: RunState, event: WaitBegan | WaitEnded) -> str | None:
-    """Say what is wrong with the beginning or the end of a step's own wait."""
-    step = next((step for step in state.open_steps if step.idx == event.idx), None)
-    if step is None:
-        return f"step {event.idx} is not open"
-    if isinstance(event, WaitBegan):
-        decided = step.status == "queued" and step.attempt == 0 and step.key is None and event.attempt is None
-        asked = step.status in ("started", "in_doubt", "retrying") and event.attempt == step.attempt
-        is_child = event.child in (None, child_id(state.run_id, step.idx))
-        if event.signal is not None and event.signal.startswith(ASKED) and event.signal != f"{ASKED}{step.idx}":
-            return f"the answer to step {step.idx} has another name"
-        return None if (decided or asked) and is_child else f"step {step.idx} is {step.status}"
-    if step.status != "waiting":
-        return f"step {step.idx} is {step.status}"
-    signals = {signal.seq: signal.name for signal in state.signals}
-    came = step.wake_at is not None if event.received is None else signals.get(event.received) == step.awaits
-    return None if came else f"step {step.idx} does not wait for that"
-
-
-def _misfit_gate(state: RunState, event: StepRefused | ApprovalRequested) -> str | None:
-    """Say what is wrong with what the envelope says of a step: it says so before anything of it is called."""
-    step = next((step for step in state.open_steps if step.idx == event.idx), None)
-    if step is None or (event.tool, step.status, step.attempt) != (step.tool, "queued", 0):
-        return f"step {event.idx} is not one that was just decided"
-    return f"step {event.idx} has a key" if isinstance(event, StepRefused) and step.key is not None else None
-
-
-def _misfit_order(state: RunState, event: Paused | Resumed | CompensationBegan) -> str | None:
-    match event:
-        case Paused():
-            return None if state.paused is None else "it is paused already"
-        case Resumed():
-            return "it is not paused" if state.paused is None else None
-        case CompensationBegan():
-            return "it undoes its effects already" if state.compensating else None
-
-
-def _misfit_answer(state: RunState, event: ApprovalGranted | ApprovalDenied | QuestionAnswered) -> str | None:
-    """Say what is wrong with what a person says about a step."""
-    step = next((step for step in state.open_steps if step.idx == event.idx), None)
-    if isinstance(event, QuestionAnswered):
-        return None if step is not None and step.asks_person else f"step {event.idx} asks nobody anything"
-    gate = step and step.approval
-    if step is None or gate is None or (step.status, step.tool) != ("gated", event.tool):
-        return f"step {event.idx} waits for nobody's yes"
-    if isinstance(event, ApprovalDenied) or event.args is None:
-        return None if event.digest == gate.digest else f"step {event.idx} waits for a yes to {gate.digest}"
-    is_named = event.digest == call_digest(event.tool, event.args, event.key)
-    return None if is_named else f"the digest of step {event.idx} is of something else"
-
-
-def _misfit_outcome(state: RunState, event: StepEvent) -> str | None:
-    step = next((step for step in state.open_steps if step.idx == event.idx), None)
-    if step is None:
-        return f"step {event.idx} is not open"
-    if (event.tool, event.attempt) != (step.tool, step.attempt) or step.status in ("waiting", "gated"):
-        return f"step {event.idx} is {step.tool} at attempt {step.attempt}, {step.status}"
-    if step.status == "queued" and not isinstance(event, ToolFailed):
-        is_given = isinstance(event, ToolResult) and step.attempt == 0 and step.key is None
-        return None if is_given else f"no attempt at step {event.idx} is under way"
-    if step.status == "queued" and step.attempt == 0 and step.key:
-        return f"step {event.idx} never started"
-    if isinstance(event, DoubtSettled) and event.outcome == "did_not_happen" and step.key:
-        return None if event.key == renewed(step.key) else f"the new key of step {event.idx} is {renewed(step.key)}"
-    return None
-
-
-def _misfit_decision(state: RunState, event: LlmDecided, before: AnyEvent | None) -> str | None:
-    goes_on = isinstance(before, LlmDecided) and before.turn == event.turn and before.idx + 1 == event.idx
-    if event.idx != len(state.steps) or event.turn != (state.turns - 1 if goes_on else state.turns):
-        return f"step {len(state.steps)} of turn {state.turns} comes next"
-    if state.open_steps and not goes_on:
-        return "steps of an earlier turn are open"
-    return None if event.attempt in (0, 1) else "its first attempt is 1"
-
-
-def _misfit_attempt(step: Step, event: LlmDecided) -> str | None:
-    if step.status in ("waiting", "gated"):
-        return f"step {event.idx} waits"
-    same = (
-        step.turn,
-        step.tool,
-        step.args_json,
-        step.key,
-        step.call_id,
-        step.undoes,
-        step.keyed_as,
-        step.attempt + 1,
-    )
-    told = (event.turn, event.tool, event.args, event.key, event.call_id, event.undoes, event.keyed_as, event.attempt)
-    return None if same == told else f"it is not attempt {step.attempt + 1} at what was decided"
-
-
-_MISFITS: Mapping[type[Event], Callable[[RunState, Any], str | None]] = {
-    **dict.fromkeys((Finished, RunFailed, CompensationEnded), _misfit_end),
-    **dict.fromkeys((WaitBegan, WaitEnded, Requeued), _misfit_wait),
-    **dict.fromkeys((StepRefused, ApprovalRequested), _misfit_gate),
-    **dict.fromkeys((ApprovalGranted, ApprovalDenied, QuestionAnswered), _misfit_answer),
-    **dict.fromkeys((Paused, Resumed, CompensationBegan), _misfit_order),
-    **dict.fromkeys((ToolResult, ToolFailed, StepInDoubt, DoubtSettled), _misfit_outcome),
-    CallDelayed: _misfit_delay,
-}
 
 
 def _refuse_fields(cls: type[AgentRun]) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from agent_es.errors import BadJournal
 from agent_es.events import AnyEvent
 from agent_es.journal import JournalEntry
-from agent_es.run import check_legal
+from agent_es.legality import check_legal
 from agent_es.store import RunStore
 
 

@@ -23,7 +23,7 @@ from agent_es import (
     tool,
 )
 from agent_es.errors import AnswerConflict, BadAnswer, BadArguments, KeyReused
-from agent_es.run import call_digest
+from agent_es.legality import call_digest
 from agent_es.testing import Crash, CrashingRunner, CrashPoint
 
 RUN_ID = "run-1"

@@ -26,7 +26,7 @@ import agent_es
 import agent_es.testing
 from agent_es import errors
 from agent_es.cli.app import app
-from agent_es.run import LEGAL
+from agent_es.legality import LEGAL
 from agent_es.testing import strategies
 
 ROOT = Path(__file__).parents[2]

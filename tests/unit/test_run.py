@@ -42,7 +42,8 @@ from agent_es.events import (
     WaitEnded,
     stream_id,
 )
-from agent_es.run import LEGAL, AgentRun, Planned, call_digest, check_legal
+from agent_es.legality import LEGAL, call_digest, check_legal
+from agent_es.run import AgentRun, Planned
 from agent_es.state import BY_PROBE, RunState, Status, fold
 from agent_es.testing import FrozenClock
 from agent_es.tools import CallTool, Effect, Failed, Unknown, tool

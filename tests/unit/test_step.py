@@ -12,7 +12,8 @@ from agent_es.decider import Fail, Finish
 from agent_es.errors import BadDecision, KeyReused, ResultDoesNotFit, RunMoved
 from agent_es.events import AnyEvent, DoubtSettled, LlmDecided, StepInDoubt, ToolFailed, ToolResult, WaitBegan
 from agent_es.journal import JournalEntry
-from agent_es.run import AgentRun, check_legal
+from agent_es.legality import check_legal
+from agent_es.run import AgentRun
 from agent_es.state import Status, fold
 from agent_es.step import Append, Decide, NextDone, Probe, Request, Requests, Start, Transact, advance
 from agent_es.testing import FrozenClock

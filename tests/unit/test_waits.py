@@ -9,8 +9,9 @@ import pytest
 
 from agent_es import AgentRun, CallTool, Sleep, Status, WaitFor, Woken, tool
 from agent_es.errors import BadSignal, BadWait, IllegalEvent
-from agent_es.events import AnyEvent, Cancelled, SignalReceived
-from agent_es.run import MAX_RUN_ID, Planned, check_legal, child_id
+from agent_es.events import MAX_RUN_ID, AnyEvent, Cancelled, SignalReceived
+from agent_es.legality import check_legal, child_id
+from agent_es.run import Planned
 from agent_es.state import fold
 from agent_es.testing import FrozenClock
 from agent_es.waits import LAST, instant

@@ -37,7 +37,8 @@ from agent_es.events import (
     WaitEnded,
 )
 from agent_es.journal import JournalEntry
-from agent_es.run import AgentRun, check_legal
+from agent_es.legality import check_legal
+from agent_es.run import AgentRun
 from agent_es.state import RunState, Status, ended
 from agent_es.store import RunStore
 from agent_es.store.tables import deliveries, inbox, keys, runs, tags
