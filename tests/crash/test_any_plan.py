@@ -5,6 +5,7 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -84,6 +85,7 @@ def but_for_receipts(state: RunState) -> RunState:
 
 @given(plans(), st.integers(1, 3), st.integers(0, 1 << 16))
 # An example is dozens of lives: shrinking would take hours.
+@pytest.mark.crash
 @settings(
     max_examples=8,
     deadline=None,

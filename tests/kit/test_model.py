@@ -325,6 +325,7 @@ def test_what_the_runner_undid_is_in_the_history_and_the_model_need_not_have_sai
     assert [message["tool_calls"][0]["name"] for message in messages_of(state)[1::2]] == ["refund", "take_back"]
 
 
+@pytest.mark.crash
 def test_every_life_of_a_run_sends_the_same_requests_to_the_letter() -> None:
     model = StrictModel([[A, REFUND, B], [CallTool("fail"), REFUND], REFUND, Finish("refunded")])
     scenario = Scenario(

@@ -175,6 +175,7 @@ def test_an_at_most_once_tool_is_in_doubt_with_the_same_words_whether_it_paid_or
     assert paid == [0, 1]
 
 
+@pytest.mark.crash
 def test_an_idempotent_tool_behind_a_flaky_network_survives_every_two_crashes() -> None:
     scenario = Scenario(agent=Clerk, world=lambda folder: Shop(folder, "before", "after"))
 

@@ -86,6 +86,7 @@ def test_the_story_survives_being_overtaken() -> None:
     assert (report.double, report.lost, report.in_doubt) == (0, 0, 0)
 
 
+@pytest.mark.crash
 def test_an_effect_that_nothing_protects_happens_at_most_once_or_is_in_doubt() -> None:
     report = survives_overtaking(paying("pay"), pairs=200)
 

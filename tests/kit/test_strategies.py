@@ -204,7 +204,9 @@ def test_each_tool_is_called_and_an_argument_with_a_default_is_given_or_left_out
         assert drawn(calls(Clerk), lambda call, is_=given_: call.tool == "order" and ("note" in call.args) is is_)
 
 
-@pytest.mark.parametrize("name", ["thing", "bag", "box", "row", "pair", "few", "named"])
+@pytest.mark.parametrize(
+    "name", ["thing", "bag", "box", "row", "pair", "few", pytest.param("named", marks=pytest.mark.crash)]
+)
 def test_an_argument_whose_type_is_left_open_gets_odd_values(name: str) -> None:
     assert drawn(calls(Librarian), lambda call: depth(call.args.get(name)) > 9)
 

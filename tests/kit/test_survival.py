@@ -113,6 +113,7 @@ def test_a_sample_is_bounded_per_number_of_crashes_and_the_same_seed_draws_the_s
     assert {**first.as_dict(), "seconds": 0} == {**again.as_dict(), "seconds": 0}
 
 
+@pytest.mark.crash
 def test_time_that_is_left_goes_into_deeper_schedules() -> None:
     report = fuzz(scenario("write"), seconds=8)
 

@@ -164,7 +164,7 @@ def test_a_refund_is_asked_for_and_moves_to_its_end_by_itself(site: Site) -> Non
     assert served.stop(signal.SIGTERM) in (0, -signal.SIGTERM)  # uvicorn raises it again at its end
 
 
-@pytest.mark.parametrize("worker", ["thread", "process"])
+@pytest.mark.parametrize("worker", ["thread", pytest.param("process", marks=pytest.mark.crash)])
 def test_a_server_that_is_killed_while_it_pays_has_paid_once_when_it_is_back(site: Site, worker: str) -> None:
     served = site.serve(hangs="paying", worker=worker)
     working = site.work(hangs="paying") if worker == "process" else served.process

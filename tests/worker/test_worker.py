@@ -575,6 +575,7 @@ def test_a_frozen_worker_whose_runs_another_finished_runs_none_of_the_later_step
     assert provider.refunds == 1
 
 
+@pytest.mark.crash
 def test_workers_that_are_killed_again_and_again_refund_each_run_once(
     spawn: Callable[..., subprocess.Popen[str]], tmp_path: Path, store: RunStore
 ) -> None:
