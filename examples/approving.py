@@ -135,13 +135,13 @@ def provider(folder: Path) -> PaymentProvider:
 
 
 clock = MovableClock()
+"""Where time goes by: it moves on from run to run, and a process that is killed takes its own along."""
 
 approved = Scenario(
     agent=RefundRun,
     decider=Refunds(),
     world=provider,
     envelope=LIMIT,
-    clock=clock,
     person=said_twice(lambda store, idx, by: store.approve("run-1", idx, by=by), "dana", "ann"),
     invariant=refunded(ABOVE),
 )
@@ -178,10 +178,10 @@ def comes_too_late(store: RunStore, state: RunState, _: Any) -> None:
 edited = replace(approved, person=gives_and_agrees, invariant=refunded(WITHIN))
 """One of them gives another sum, and the other says yes to that one."""
 
-expired = replace(approved, person=None, invariant=refunded())
+expired = replace(approved, person=None, clock=clock, invariant=refunded())
 """Nobody answers in time."""
 
-late = replace(approved, person=comes_too_late, invariant=refunded())
+late = replace(approved, person=comes_too_late, clock=clock, invariant=refunded())
 """Both say yes, and too late."""
 
 asked = replace(

@@ -109,4 +109,4 @@ def test_any_plan_crashed_anywhere_refunds_what_was_meant_once(
         at_once=at_once,
         same=but_for_receipts,
     )
-    replace(crash_kit, seed=seed, size=12).survives(scenario, crashes=2)
+    replace(crash_kit, points="sample", seed=seed, size=12).survives(scenario, crashes=2)
