@@ -70,11 +70,13 @@ class InboxItem:
 
 def item_of(state: RunState, idx: int, kind: ItemKind, since: datetime) -> InboxItem:
     """Return what waits for a person in a run."""
-    run = {"run_id": state.run_id, "agent": state.agent, "goal": state.goal, "since": since}
+    run: dict[str, Any] = {"kind": kind, "run_id": state.run_id, "agent": state.agent, "goal": state.goal}
+    run["since"] = since
     if idx == WHOLE:
-        return InboxItem(kind=kind, text=(state.parked if kind == "parked" else state.paused) or "", **run)  # type: ignore[arg-type]
+        why = state.parked if kind == "parked" else state.paused
+        return InboxItem(**run, text=why or "")
     step = state.steps[idx]
-    about: dict[str, Any] = {**run, "kind": kind, "idx": idx, "tool": step.tool, "key": step.key, "args": step.args}
+    about: dict[str, Any] = {**run, "idx": idx, "tool": step.tool, "key": step.key, "args": step.args}
     gate = step.approval
     if kind == "question":
         asked = step.args

@@ -88,8 +88,8 @@ class Worker:
     claim holds for ``lease`` seconds and is renewed.  A run that is claimed takes a step, and those that begin within
     ``moment`` seconds; 0 gives it back after one.  A due run is noticed at once; ``poll`` seconds is how late that
     may be where a notice was lost.  A run that ``park_after`` workers in a row got nowhere with is parked; its last
-    two claims are moved alone.  A stop waits for ``grace`` seconds.  ``notify`` is told, in a
-    thread of its own, of each thing that waits for a person, as by ``store.notify_people``.
+    two claims are moved alone.  A stop waits for ``grace`` seconds.  ``notify`` is told, in a thread of its own,
+    of each thing that waits for a person, as by ``store.notify_people``.
     """
 
     def __init__(

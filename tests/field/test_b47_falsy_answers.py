@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -180,17 +181,17 @@ class Wiper:
 def odd_decisions(store: RunStore) -> Iterator[Callable[[], object]]:
     """Yield everything that is no yes of a person to the call that waits for one."""
     for odd in ODD:
-        yield lambda odd=odd: store.answer("run-1", 1, odd, by="ann")  # type: ignore[misc]
-        yield lambda odd=odd: store.signal("run-1", "answer:1", odd)  # type: ignore[misc]
-        yield lambda odd=odd: store.settle("run-1", 1, "happened", by="ann", result=odd)  # type: ignore[misc]
+        yield partial(store.answer, "run-1", 1, odd, by="ann")
+        yield partial(store.signal, "run-1", "answer:1", odd)
+        yield partial(store.settle, "run-1", 1, "happened", by="ann", result=odd)
     for by in (None, 0, "", False, [], {}, " ", "\n", True):
-        yield lambda by=by: store.approve("run-1", 1, by=by)  # type: ignore[misc]
+        yield partial(store.approve, "run-1", 1, by=by)
     for idx in (None, "", "1", False, True, 1.0, -1, 2, [1], {}):
-        yield lambda idx=idx: store.approve("run-1", idx, by="ann")  # type: ignore[misc]
+        yield partial(store.approve, "run-1", idx, by="ann")
     for args in (0, "", False, [], "yes", ["t"], True):
-        yield lambda args=args: store.approve("run-1", 1, by="ann", args=args, agent=Archive)  # type: ignore[misc]
+        yield partial(store.approve, "run-1", 1, by="ann", args=args, agent=Archive)
     for digest in (0, "", False, [], {}, "yes", True):
-        yield lambda digest=digest: store.approve("run-1", 1, by="ann", digest=digest)  # type: ignore[misc]
+        yield partial(store.approve, "run-1", 1, by="ann", digest=digest)
     yield lambda: store.approve("run-1", 0, by="ann")  # it asks for nobody's yes
 
 

@@ -86,9 +86,8 @@ class RunMachine(RuleBasedStateMachine):
     late, once more, in any order.  So do the answers of ``people``, who also steer and pause the run; with
     ``says_no``, they deny, give other arguments, and cancel.  Where they say something else than in a run without a
     crash, it is another run, and compared with nothing but itself: what happens in it happens once, and nothing
-    without the yes that it waits for.  The last worker finds all signals
-    there, and sleeps for as long as it takes.  A wait with a timeout may end by the clock here; say in
-    ``Scenario(same=...)`` what is the same then.
+    without the yes that it waits for.  The last worker finds all signals there, and sleeps for as long as it takes.
+    A wait with a timeout may end by the clock here; say in ``Scenario(same=...)`` what is the same then.
     """
 
     scenario: ClassVar[Scenario]
