@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Protocol, TypeVar, assert_never
 
@@ -24,7 +25,7 @@ from agent_es.events import LlmDecided
 from agent_es.run import AgentRun
 from agent_es.state import Step
 from agent_es.step import Append, Decide, Enter, NextDone, Probe, Request, Requests, Start, Transact, retry_of
-from agent_es.tools import Outcome, Probed, Tool, ToolContext, Unknown, describe
+from agent_es.tools import Outcome, Probed, Returned, Tool, ToolContext, Unknown, Waits, describe
 
 T = TypeVar("T")
 
@@ -134,6 +135,7 @@ class Body:
         self._view = type(request.run).of(request.run.state)
         self._lock = threading.Lock()
         self._is_over = False
+        self._facts: dict[str, str] = {}
 
     @property
     def idx(self) -> int:
@@ -151,7 +153,7 @@ class Body:
             if inspect.isawaitable(value):
                 outcome: Outcome = finish(self._awaited(value))
                 return outcome
-            return self.tool.returned(value)
+            return self.returned(value)
         except (Exception, asyncio.CancelledError) as error:  # the tool's effect says what it means
             return self.raised(error)
 
@@ -175,6 +177,13 @@ class Body:
         except Exception as error:  # a probe raises what it likes
             return Unknown(type(error).__qualname__, describe(error))
 
+    def returned(self, value: Any) -> Outcome:
+        """Say what a returned value means, with what the body wants to be remembered."""
+        outcome = self.tool.returned(value)
+        if self._facts and isinstance(outcome, Returned | Waits):
+            return replace(outcome, facts=tuple(self._facts.items()))
+        return outcome
+
     def raised(self, error: Exception | asyncio.CancelledError) -> Outcome:
         """Say what an exception means."""
         return self.tool.raised(error, self.retry, first=self.step.attempts_spent <= 1)
@@ -189,7 +198,7 @@ class Body:
         limit = asyncio.timeout(self.retry.timeout)
         try:
             async with limit:
-                return self.tool.returned(await value)
+                return self.returned(await value)
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -197,7 +206,7 @@ class Body:
 
     def _context(self, session: Any) -> ToolContext[Any]:
         step = self.step
-        return ToolContext(self._deps, self.run_id, step.idx, step.attempt, step.key, session)
+        return ToolContext(self._deps, self.run_id, step.idx, step.attempt, step.key, session, self._facts)
 
 
 class Threads:

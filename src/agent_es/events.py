@@ -121,6 +121,58 @@ class LlmDecided(Event):
 
 
 @final
+class LlmAnswered(Event):
+    """A model answered; the calls of its turn, or the end of the run, were read from what it said."""
+
+    turn: int
+    model: str
+    answer: JsonText
+    """The whole message in the form of whoever asked: what later requests give back to the byte lies in it."""
+    finish_reason: str | None = None
+    tokens: int | None = None
+    """How long the conversation was then, this answer with it, as the model counted; None where it did not say."""
+    request: JsonText | None = None
+    """What the model was asked, where whoever asks must be able to tell that it asks the same again."""
+
+
+@final
+class AnswerUnusable(Event):
+    """A model answered, and nothing could be done with that: it was cut, empty or refused.  It is asked again."""
+
+    turn: int
+    model: str
+    answer: str
+    """What it said, bounded: for people."""
+    reason: str
+    finish_reason: str | None = None
+
+
+@final
+class FactRecorded(Event):
+    """Something is to be remembered by its name, whatever is summarized; the last value of a name counts."""
+
+    name: str
+    value: JsonText
+    idx: int | None = None
+    """The step that found it; None where no step did."""
+
+
+@final
+class Summarized(Event):
+    """A phase is closed: what it has in the journal stays there, and the decider reads this instead."""
+
+    first: int
+    """The first step that the summary stands for: 0 where it stands for those before it too."""
+    up_to: int
+    """The first step after it."""
+    text: str
+    phase: str = ""
+    """What the phase is called."""
+    by: str = ""
+    """Who wrote it."""
+
+
+@final
 class StepRefused(Event):
     """The run's envelope does not allow a call: its body was not called, and the decider sees why."""
 
@@ -372,6 +424,10 @@ AnyEvent = (
     | BudgetReserved
     | UsageRecorded
     | LlmDecided
+    | LlmAnswered
+    | AnswerUnusable
+    | FactRecorded
+    | Summarized
     | StepRefused
     | CallDelayed
     | ApprovalRequested

@@ -10,6 +10,7 @@ from typing import Any
 from agent_es.errors import IllegalEvent
 from agent_es.events import (
     MAX_RUN_ID,
+    AnswerUnusable,
     AnyEvent,
     ApprovalDenied,
     ApprovalGranted,
@@ -22,7 +23,9 @@ from agent_es.events import (
     DoubtSettled,
     EnvelopeChanged,
     Event,
+    FactRecorded,
     Finished,
+    LlmAnswered,
     LlmDecided,
     Parked,
     Paused,
@@ -35,6 +38,7 @@ from agent_es.events import (
     Steered,
     StepInDoubt,
     StepRefused,
+    Summarized,
     ToolFailed,
     ToolResult,
     UsageRecorded,
@@ -48,10 +52,11 @@ from agent_es.waits import ASKED
 
 StepEvent = ToolResult | ToolFailed | StepInDoubt | DoubtSettled
 
-_OUTCOMES: frozenset[type[Event]] = frozenset((ToolResult, ToolFailed, StepInDoubt, DoubtSettled))
-_MOVES: frozenset[type[Event]] = frozenset(
-    (LlmDecided, Finished, RunFailed, Parked, CompensationBegan, BudgetReserved, UsageRecorded)
-)
+_OUTCOMES: frozenset[type[Event]] = frozenset((ToolResult, ToolFailed, StepInDoubt, DoubtSettled, FactRecorded))
+_SAID: frozenset[type[Event]] = frozenset((LlmAnswered, AnswerUnusable, Summarized, FactRecorded))
+_MOVES: frozenset[type[Event]] = _SAID | {
+    *(LlmDecided, Finished, RunFailed, Parked, CompensationBegan, BudgetReserved, UsageRecorded)
+}
 _GATES: frozenset[type[Event]] = frozenset((StepRefused, ApprovalRequested, CallDelayed))
 _ARRIVALS: frozenset[type[Event]] = frozenset(
     (SignalReceived, Cancelled, EnvelopeChanged, Steered, Paused, CompensationBegan)
@@ -113,7 +118,17 @@ def misfit(state: RunState, event: AnyEvent, before: AnyEvent | None) -> str | N
 def is_past(state: RunState, event: AnyEvent) -> bool:
     """Say whether what was about to be done fits no more: whoever moves the run looks again."""
     match event:
-        case LlmDecided() | CallDelayed() | ApprovalDenied() | DoubtSettled() | WaitEnded() | WaitBegan(idx=None):
+        case (
+            LlmDecided()
+            | AnswerUnusable()
+            | Summarized()
+            | FactRecorded()
+            | CallDelayed()
+            | ApprovalDenied()
+            | DoubtSettled()
+            | WaitEnded()
+            | WaitBegan(idx=None)
+        ):
             return type(event) not in LEGAL[state.status] or misfit(state, event, None) is not None
         case _:
             return False
@@ -122,6 +137,32 @@ def is_past(state: RunState, event: AnyEvent) -> bool:
 def _misfit_end(state: RunState, event: Finished | RunFailed | CompensationEnded) -> str | None:
     is_idle = isinstance(event, CompensationEnded) and not state.compensating
     return "steps are open" if state.open_steps else "it undoes nothing" if is_idle else None
+
+
+def _misfit_said(state: RunState, event: LlmAnswered | AnswerUnusable) -> str | None:
+    if state.open_steps:
+        return "steps are open"
+    return None if event.turn == state.turns else f"turn {state.turns} comes next"
+
+
+def _misfit_fact(state: RunState, event: FactRecorded) -> str | None:
+    if event.idx is None:
+        return None
+    step = next((step for step in state.open_steps if step.idx == event.idx), None)
+    is_under_way = step is not None and step.status in ("started", "in_doubt", "retrying")
+    return None if is_under_way else f"no attempt at step {event.idx} is under way"
+
+
+def _misfit_summary(state: RunState, event: Summarized) -> str | None:
+    """Say what is wrong with a summary: it stands for whole turns that are over, and no step is left out."""
+    before = {0, *(summary.up_to for summary in state.summaries)}
+    if event.first not in before or not state.summarized < event.up_to <= len(state.steps):
+        return f"the steps from {state.summarized} to {len(state.steps)} are not summarized yet"
+    step = state.steps[event.up_to - 1]
+    if step.is_open or any(one.idx < event.up_to for one in state.open_steps):
+        return "steps of it are open"
+    is_cut = event.up_to < len(state.steps) and state.steps[event.up_to].turn == step.turn
+    return f"turn {step.turn} would be cut in two" if is_cut else None
 
 
 def _misfit_delay(state: RunState, event: CallDelayed) -> str | None:
@@ -244,5 +285,8 @@ _MISFITS: Mapping[type[Event], Callable[[RunState, Any], str | None]] = {
     **dict.fromkeys((ApprovalGranted, ApprovalDenied, QuestionAnswered), _misfit_answer),
     **dict.fromkeys((Paused, Resumed, CompensationBegan), _misfit_order),
     **dict.fromkeys((ToolResult, ToolFailed, StepInDoubt, DoubtSettled), _misfit_outcome),
+    **dict.fromkeys((LlmAnswered, AnswerUnusable), _misfit_said),
+    FactRecorded: _misfit_fact,
+    Summarized: _misfit_summary,
     CallDelayed: _misfit_delay,
 }

@@ -3,6 +3,7 @@
 from typing import assert_never
 
 from agent_es.events import (
+    AnswerUnusable,
     AnyEvent,
     ApprovalDenied,
     ApprovalGranted,
@@ -14,7 +15,9 @@ from agent_es.events import (
     CompensationEnded,
     DoubtSettled,
     EnvelopeChanged,
+    FactRecorded,
     Finished,
+    LlmAnswered,
     LlmDecided,
     Parked,
     Paused,
@@ -27,6 +30,7 @@ from agent_es.events import (
     Steered,
     StepInDoubt,
     StepRefused,
+    Summarized,
     ToolFailed,
     ToolResult,
     UsageRecorded,
@@ -47,6 +51,15 @@ def notice_of(run_id: str, event: AnyEvent) -> Notice:  # noqa: C901, PLR0912, P
             kind, text = "reserved", f"{event.tokens} tokens, {event.cost}"
         case UsageRecorded():
             kind, text = "used", f"{event.tokens} tokens, {event.cost}" + ("" if event.is_known else ", at most")
+        case LlmAnswered():
+            kind, text = "model_answered", event.model + (f", {event.tokens} tokens" if event.tokens else "")
+        case AnswerUnusable():
+            kind, text = "unusable", event.reason
+        case FactRecorded():
+            kind, text = "remembered", f"{event.name} = {event.value}"
+        case Summarized():
+            named = f"{event.phase}, " if event.phase else ""
+            kind, text = "summarized", f"{named}steps {event.first} to {event.up_to - 1}: {event.text}"
         case StepRefused():
             kind, text = "refused", f"{event.rule}: {event.reason}"
         case CallDelayed():

@@ -21,6 +21,7 @@ from pydantic_core import TzInfo
 from agent_es.envelope import Asks, Envelope, Refused, Usage, read_cached
 from agent_es.errors import BadAgent, IllegalEvent
 from agent_es.events import (
+    AnswerUnusable,
     AnyEvent,
     ApprovalDenied,
     ApprovalGranted,
@@ -33,7 +34,9 @@ from agent_es.events import (
     DoubtSettled,
     EnvelopeChanged,
     Event,
+    FactRecorded,
     Finished,
+    LlmAnswered,
     LlmDecided,
     Parked,
     Paused,
@@ -47,6 +50,7 @@ from agent_es.events import (
     Steered,
     StepInDoubt,
     StepRefused,
+    Summarized,
     ToolFailed,
     ToolResult,
     UsageRecorded,
@@ -58,7 +62,7 @@ from agent_es.keys import renewed
 from agent_es.legality import LEGAL, call_digest, child_id, is_past, misfit
 from agent_es.owners import Lease
 from agent_es.state import RunState, Status, Step, evolve, fold
-from agent_es.tools import CallTool, Failed, Retry, Tool, Unknown
+from agent_es.tools import CallTool, Failed, Retry, Returned, Tool, Unknown, Waits
 from agent_es.values import bounded, canonical, decode, valid_unicode
 from agent_es.waits import ASKED, Ask, Sleep, Wait, WaitFor, check_tag, instant
 
@@ -346,6 +350,40 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
             then=asks.then,
         )
 
+    def record_said(
+        self, model: str, answer_json: str, finish_reason: str | None, tokens: int | None, request_json: str | None
+    ) -> None:
+        """Record what a model said, from which the decision is read that is recorded next."""
+        self._nothing_open(LlmAnswered)
+        self.trigger_event(
+            LlmAnswered,
+            turn=self._state.turns,
+            model=model,
+            answer=answer_json,
+            finish_reason=finish_reason,
+            tokens=tokens,
+            request=request_json,
+        )
+
+    def record_unusable(self, model: str, answer: str, reason: str, finish_reason: str | None) -> None:
+        """Record that nothing can be done with what a model said."""
+        self._nothing_open(AnswerUnusable)
+        turn, said, why = self._state.turns, bounded(answer), bounded(reason)
+        self.trigger_event(
+            AnswerUnusable, turn=turn, model=model, answer=said, reason=why, finish_reason=finish_reason
+        )
+
+    def record_fact(self, name: str, value_json: str, idx: int | None = None, *, attempt: int | None = None) -> None:
+        """Record what is to be remembered, found by a step that is under way, or by none."""
+        if idx is not None:
+            self._started(idx, attempt)
+        self.trigger_event(FactRecorded, name=name, value=value_json, idx=idx)
+
+    def record_summary(self, first: int, up_to: int, text: str, phase: str, by: str) -> None:
+        """Record what stands for the steps from the first on, up to a turn that is kept as it is."""
+        self._nothing_open(Summarized)
+        self._trigger_fitting(Summarized, first=first, up_to=up_to, text=text, phase=phase, by=by)
+
     def record_reserved(self, usage: Usage) -> None:
         """Record what is set aside before the decider is asked."""
         if self._state.reserved is not None:
@@ -377,6 +415,15 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
             undoes=step.undoes,
             keyed_as=step.keyed_as,
         )
+
+    def record_outcome(self, idx: int, outcome: Returned | Waits, *, attempt: int | None = None) -> None:
+        """Record what a body came to, and what it wants to be remembered."""
+        for name, value in outcome.facts:
+            self.record_fact(name, value, idx, attempt=attempt)
+        if isinstance(outcome, Returned):
+            self.record_result(idx, outcome.value, attempt=attempt)
+        else:
+            self.record_wait_of(idx, outcome.wait, attempt=attempt)
 
     def record_result(self, idx: int, value_json: str, *, attempt: int | None = None) -> None:
         """Record what a step gave; a late result names its attempt, and is legal while that one is unsettled."""
@@ -578,6 +625,13 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
         self._went_to(evolve(self._state, event), version, event.timestamp)
         self._pending_events.append(event)
 
+    def _trigger_fitting(self, event_class: type[Event], **fields: Any) -> None:
+        """Trigger an event that fits what happened before; raise ``IllegalEvent`` where it does not."""
+        draft = cast(AnyEvent, event_class(timestamp=self.now, **fields))
+        if why := misfit(self._state, draft, None):
+            raise IllegalEvent(f"run {self._state.run_id}: {event_class.__name__}: {why}")
+        self.trigger_event(event_class, **fields)
+
     def _went_to(self, state: RunState, version: int, at: datetime) -> None:
         """Set what an event changes, past ``__setattr__``, which is for views: those trigger nothing."""
         vars(self).update(_state=state, _version=version, _modified_on=at)
@@ -631,7 +685,7 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
         match event:
             case LlmDecided() if event.idx >= len(state.steps) or state.is_held:
                 is_overtaken = is_heard
-            case Finished() | RunFailed():
+            case LlmAnswered() | Finished() | RunFailed():
                 is_overtaken = is_heard
             case BudgetReserved():
                 is_overtaken = is_heard and (state.is_held or state.compensating)

@@ -30,7 +30,7 @@ from agent_es.errors import (
     RunMoved,
     RunUnreadable,
 )
-from agent_es.events import AnyEvent, StepInDoubt, ToolFailed, ToolResult, WaitBegan
+from agent_es.events import AnyEvent, FactRecorded, StepInDoubt, ToolFailed, ToolResult, WaitBegan
 from agent_es.heart import Heart
 from agent_es.notices import notice_of
 from agent_es.owners import Lease, Owner
@@ -200,12 +200,15 @@ class Runner:
         try:
             self.store.save(run)
         except RunMoved:
+            facts = [event for event in events if isinstance(event, FactRecorded)]
             for event in events:
+                kept = tuple([(one.name, one.value) for one in facts if one.idx == getattr(event, "idx", None)])
                 if isinstance(event, ToolResult):
-                    self._record_late(run.state.run_id, event.idx, event.tool, event.attempt, Returned(event.result))
+                    result = Returned(event.result, kept)
+                    self._record_late(run.state.run_id, event.idx, event.tool, event.attempt, result)
                 elif isinstance(event, WaitBegan) and event.idx is not None and event.attempt is not None:
-                    step = run.state.steps[event.idx]
-                    self._record_late(run.state.run_id, step.idx, step.tool, event.attempt, Waits(wait_of(event)))
+                    step, waits = run.state.steps[event.idx], Waits(wait_of(event), kept)
+                    self._record_late(run.state.run_id, step.idx, step.tool, event.attempt, waits)
             raise
         self._leave(run)
         self._tell(run, run.appended)
@@ -232,7 +235,7 @@ class Runner:
             nonlocal outcome
             started = time.monotonic()
             try:
-                outcome = body.tool.returned(body.call(session))
+                outcome = body.returned(body.call(session))
                 session.flush()
             except Exception as error:
                 outcome = body.raised(error)
@@ -240,13 +243,9 @@ class Runner:
                 outcome = Failed(
                     "TransactionLimit", f"{body.tool.name} held its transaction longer than {TRANSACTION_LIMIT:g} s"
                 )
-            match outcome:
-                case Returned(value):
-                    run.record_result(body.idx, value)
-                case Waits(wait):
-                    run.record_wait_of(body.idx, wait)
-                case _:
-                    raise RolledBack
+            if not isinstance(outcome, Returned | Waits):
+                raise RolledBack
+            run.record_outcome(body.idx, outcome)
 
         try:
             self.store.transact(run, act)

@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple, assert_never, cast, overload
 
 from agent_es.errors import RunHasFailed, RunUnfinished
 from agent_es.events import (
+    AnswerUnusable,
     AnyEvent,
     ApprovalDenied,
     ApprovalGranted,
@@ -29,7 +30,9 @@ from agent_es.events import (
     CompensationEnded,
     DoubtSettled,
     EnvelopeChanged,
+    FactRecorded,
     Finished,
+    LlmAnswered,
     LlmDecided,
     Parked,
     Paused,
@@ -42,13 +45,14 @@ from agent_es.events import (
     Steered,
     StepInDoubt,
     StepRefused,
+    Summarized,
     ToolFailed,
     ToolResult,
     UsageRecorded,
     WaitBegan,
     WaitEnded,
 )
-from agent_es.values import canonical, decode
+from agent_es.values import Shape, canonical, decode
 from agent_es.waits import ASKED, Woken
 
 
@@ -103,6 +107,33 @@ class Message(NamedTuple):
     text: str
     by: str
     at: datetime
+
+
+class ModelAnswer(NamedTuple):
+    """What a model said for a turn."""
+
+    turn: int
+    first: int
+    """The first step of that turn."""
+    model: str
+    answer_json: str
+    """The whole message, in the form of whoever asked."""
+    finish_reason: str | None
+    tokens: int | None
+    """How long the conversation was then, this answer with it, as the model counted."""
+    request_json: str | None
+    """What it was asked, where that was kept."""
+
+
+class Summary(NamedTuple):
+    """What stands for a phase that was closed."""
+
+    first: int
+    up_to: int
+    """The steps from ``first`` on and before this one."""
+    text: str
+    phase: str
+    by: str
 
 
 class Gate(NamedTuple):
@@ -361,6 +392,16 @@ class RunState:
     """The tokens and the cost that are set aside for the question that is being asked."""
     messages: tuple[Message, ...] = ()
     """What people had to say, in the order in which it came."""
+    facts_json: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """What is remembered by its name, as canonical JSON; see ``fact``."""
+    summaries: tuple[Summary, ...] = ()
+    """What stands for the phases that were closed, in order."""
+    answers: tuple[ModelAnswer, ...] = ()
+    """What a model said for each turn that no summary stands for."""
+    weight: int = 0
+    """The characters of the calls of earlier turns and of what became of them, where no summary stands for them."""
+    unusable: tuple[str, ...] = ()
+    """Why the answers to the question that is being asked could not be used, each in turn."""
     paused: str | None = None
     """Who stopped the run, and why, until somebody lets it go on."""
     parked: str | None = None
@@ -387,6 +428,24 @@ class RunState:
     def answer(self) -> Any:
         """What a done run came to; None for any other."""
         return None if self.answer_json is None else decode(self.answer_json)
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What is remembered by its name, as JSON reads it."""
+        return {name: decode(value) for name, value in self.facts_json.items()}
+
+    def fact(self, name: str, as_type: Any = Any) -> Any:
+        """Return what is remembered by that name, as that type; raise ``KeyError`` where nothing is.
+
+        >>> RunState(facts_json={"total": '"180.00"'}).fact("total", Decimal)
+        Decimal('180.00')
+        """
+        return Shape(as_type).decode(self.facts_json[name])
+
+    @property
+    def summarized(self) -> int:
+        """How many steps, from the first on, summaries stand for."""
+        return self.summaries[-1].up_to if self.summaries else 0
 
     @property
     def is_over(self) -> bool:
@@ -467,8 +526,10 @@ class Draft:
         "gates",
         "in_doubt",
         "is_stale",
+        "kept",
         "past",
         "received",
+        "said",
         "size",
         "waiting",
     )
@@ -491,6 +552,11 @@ class Draft:
     cost: Decimal
     reserved: tuple[int, Decimal] | None
     messages: tuple[Message, ...]
+    facts_json: Mapping[str, str]
+    summaries: tuple[Summary, ...]
+    answers: tuple[ModelAnswer, ...]
+    weight: int
+    unusable: tuple[str, ...]
     paused: str | None
     parked: str | None
     sent_back_at: int
@@ -515,11 +581,14 @@ class Draft:
             self.waiting += status == "waiting"
             self.gates += status == "gated"
         self.received = {signal.seq: signal for signal in state.signals}
+        self.said: list[ModelAnswer] = []
+        self.kept: dict[str, str] = {}
         self.is_stale = False
 
     def freeze(self) -> RunState:
         """Return the state as it stands."""
         self._settle()
+        self._gather()
         steps = Steps(self.past, self.size, tuple(self.current.values()))
         signals = tuple(self.received.values())
         state = object.__new__(RunState)  # what ``RunState(...)`` does, in a third of the time
@@ -545,6 +614,7 @@ class Draft:
         if turn >= self.turns:
             self._close_turn()
             self.turns = turn + 1
+            self.unusable = ()
         keyed_at = at = event.timestamp if attempt else None
         settled, gate = 0, None
         before = self.current.get(idx)
@@ -710,6 +780,40 @@ class Draft:
         message = Message(self.version, self.turns, event.text, event.by, event.timestamp)
         self.messages = (*self.messages, message)
 
+    def heard(self, event: LlmAnswered) -> None:
+        """Take in what a model said."""
+        at = self.size + len(self.current)
+        self.said.append(
+            ModelAnswer(event.turn, at, event.model, event.answer, event.finish_reason, event.tokens, event.request)
+        )
+
+    def misheard(self, event: AnswerUnusable) -> None:
+        """Take in that nothing could be done with what a model said."""
+        self.unusable = (*self.unusable, event.reason)
+
+    def summed_up(self, event: Summarized) -> None:
+        """Take in what stands for a phase from now on."""
+        self._gather()
+        summary = Summary(event.first, event.up_to, event.text, event.phase, event.by)
+        self.summaries = (*(one for one in self.summaries if one.up_to <= event.first), summary)
+        self.answers = tuple(
+            [
+                answer._replace(tokens=None)  # it was as long as that before
+                for answer in self.answers
+                if answer.first >= event.up_to
+            ]
+        )
+        self.weight = sum(map(_weight, self.past[event.up_to : self.size]))
+
+    def _gather(self) -> None:
+        """Put what was said and what is remembered since the draft was made behind what was before, at once."""
+        if self.said:
+            self.answers = (*self.answers, *self.said)
+            self.said = []
+        if self.kept:
+            self.facts_json = {**self.facts_json, **self.kept}
+            self.kept = {}
+
     def is_paused(self, why: str | None) -> None:
         """Take in that a person stopped the run, or lets it go on."""
         self.paused = why
@@ -804,6 +908,7 @@ class Draft:
         """Take in that a person must see to the run, or has."""
         self.parked = reason
         self.failure = self.rests_until = None
+        self.unusable = ()
         if reason is None:
             self.sent_back_at = self.size + len(self.current)
         self.is_stale = True
@@ -916,6 +1021,7 @@ class Draft:
             elif past[size] is not atoms:  # another state went on from here before us
                 past = [*past[:size], atoms]
             size += 1
+            self.weight += len(atoms[3]) + len(atoms[8] or "")
         self.past, self.size = past, size
         self.current = {}
         self.active = self.in_doubt = self.waiting = self.gates = 0
@@ -930,6 +1036,10 @@ _NOTHING: Awaited = (None, None, None)
 _NO_GATE = Gate("", "", "{}", "{}", (), 1, None, "deny")
 _NOT_MADE = '{"applied":false,"message":"the run was cancelled before it was made","type":"Cancelled"}'
 """The error of a call that a cancelled run does not make any more."""
+
+
+def _weight(atoms: _Atoms) -> int:
+    return len(atoms[3]) + len(atoms[8] or "")
 
 
 def _told(awaited: Awaited | None, signal: Signal | None) -> str:
@@ -977,6 +1087,8 @@ def apply(draft: Draft, event: AnyEvent) -> None:  # noqa: C901, PLR0912, PLR091
         draft.started(event)
     elif type(event) is ToolFailed:
         draft.missed(event)
+    elif type(event) is LlmAnswered:
+        draft.heard(event)
     elif type(event) is StepInDoubt:
         draft.ended(event, "in_doubt", event.reason)
     elif type(event) is DoubtSettled:
@@ -987,6 +1099,12 @@ def apply(draft: Draft, event: AnyEvent) -> None:  # noqa: C901, PLR0912, PLR091
         draft.used(event)
     elif type(event) is StepRefused:
         draft.refused(event)
+    elif type(event) is FactRecorded:
+        draft.kept[event.name] = event.value
+    elif type(event) is Summarized:
+        draft.summed_up(event)
+    elif type(event) is AnswerUnusable:
+        draft.misheard(event)
     elif type(event) is CallDelayed:
         draft.delayed(event)
     elif type(event) is ApprovalRequested:

@@ -281,10 +281,8 @@ class Turn:
         """Record what an attempt came to."""
         run = self._run
         match outcome:
-            case Returned(value):
-                run.record_result(step.idx, value)
-            case Waits(wait):
-                run.record_wait_of(step.idx, wait)
+            case Returned() | Waits():
+                run.record_outcome(step.idx, outcome)
                 _end_waits(run)
             case Failed(may_retry=True) if self._has_attempts(step) and not self._gives_up(step):
                 return self._later(step, outcome)

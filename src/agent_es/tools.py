@@ -107,6 +107,12 @@ MAX_ARGS_BYTES = 1_000_000
 
 MAX_RESULT_BYTES = 1 << 20
 
+MAX_FACT = 16_000
+"""Characters of a fact, as JSON: the decider reads all of them at every turn."""
+
+Facts = tuple[tuple[str, str], ...]
+"""What is to be remembered: names, and values as canonical JSON."""
+
 
 @dataclass(frozen=True, slots=True)
 class Happened:
@@ -131,6 +137,7 @@ class ToolContext(Generic[Deps]):
     idempotency_key: str | None
     """The same text for every attempt at this step; None for a ``READ`` tool."""
     _session: Any = None
+    _facts: dict[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def session(self) -> Any:
@@ -138,6 +145,23 @@ class ToolContext(Generic[Deps]):
         if self._session is None:
             raise EffectError("ctx.session is there for a TRANSACTIONAL tool only: declare the effect")
         return self._session
+
+    def remember(self, name: str, value: Any) -> None:
+        """Keep a value by its name, in its own type, however much of the run is summarized.
+
+        It is recorded with the result of this call: an attempt that fails leaves nothing.  The last value of a name
+        counts; ``run.fact(name, type)`` reads it.  Raises ``NotRecordable``.
+        """
+        check_fact(name)
+        text = Shape(type(value)).encode(value)
+        if len(text) > MAX_FACT:
+            raise NotRecordable(f"the fact {name!r} has {len(text):,} characters and may have {MAX_FACT:,}")
+        self._facts[name] = text
+
+    @property
+    def facts(self) -> Facts:
+        """What is to be remembered so far, as canonical JSON."""
+        return tuple(self._facts.items())
 
     @staticmethod
     def sleep(until: Until) -> Sleep:
@@ -184,6 +208,7 @@ class Returned:
     """The body returned; its value as canonical JSON."""
 
     value: str
+    facts: Facts = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +216,7 @@ class Waits:
     """The body did what it does, and asks to wait: the step's result is what ends the wait."""
 
     wait: Wait
+    facts: Facts = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -616,6 +642,12 @@ def context_in(annotation: Any) -> Any:
     """Return the ``ToolContext`` that an annotation stands for, also where it says that it may be None."""
     parts = (annotation, *get_args(annotation)) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     return next((part for part in parts if (get_origin(part) or part) is ToolContext), None)
+
+
+def check_fact(name: str) -> None:
+    """Raise ``NotRecordable`` for what names no fact."""
+    if not isinstance(name, str) or not name.isprintable() or not 1 <= len(name) <= MAX_NAME:
+        raise NotRecordable(f"{name!r:.80} names no fact: a name is 1 to {MAX_NAME} printable characters")
 
 
 def describe(error: BaseException) -> str:

@@ -683,10 +683,7 @@ class RunStore(Application[UUID]):
         tried: list[StoredEvent] = []
 
         def record(run: AgentRun) -> None:
-            if isinstance(outcome, Returned):
-                run.record_result(idx, outcome.value, attempt=attempt)
-            else:
-                run.record_wait_of(idx, outcome.wait, attempt=attempt)
+            run.record_outcome(idx, outcome, attempt=attempt)
 
         try:
             self._beside(
