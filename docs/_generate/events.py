@@ -11,6 +11,7 @@ from pydantic.fields import FieldInfo
 
 from agent_es.events import (
     REGISTRY,
+    AnswerUnusable,
     ApprovalDenied,
     ApprovalGranted,
     ApprovalRequested,
@@ -22,8 +23,10 @@ from agent_es.events import (
     DoubtSettled,
     EnvelopeChanged,
     Event,
+    FactRecorded,
     Finished,
     JsonText,
+    LlmAnswered,
     LlmDecided,
     Parked,
     Paused,
@@ -36,6 +39,7 @@ from agent_es.events import (
     Steered,
     StepInDoubt,
     StepRefused,
+    Summarized,
     ToolFailed,
     ToolResult,
     UsageRecorded,
@@ -83,6 +87,32 @@ MEANINGS: Mapping[type[Event], Mapping[str, str]] = {
         "call_id": "the provider's name for the call: kept as data, never used as a key",
         "keyed_as": "the name under which the key is held, where the tool has had another",
         "undoes": "the step whose effect this one undoes, while the run is compensated",
+    },
+    LlmAnswered: {
+        "turn": "the turn whose calls were read from this, or the one with which the run ends",
+        "model": "the model, as its provider calls it",
+        "answer": "the message in the form of whoever asked, whole: signatures and hidden parts lie in it",
+        "finish_reason": "why the model stopped, where it says so",
+        "tokens": "how long the conversation was then, this answer with it; absent where the model did not count",
+        "request": "what was asked, where whoever asks must be able to tell that the same is asked again",
+    },
+    AnswerUnusable: {
+        "turn": "the turn that was asked for",
+        "model": "the model, as its provider calls it",
+        "answer": "what it said, bounded; for people",
+        "reason": "what was wrong: the model is told when it is asked again",
+        "finish_reason": "why the model stopped, where it says so",
+    },
+    FactRecorded: {
+        "name": "by what it is remembered; the last value of a name counts",
+        "value": "what is remembered",
+        "idx": "the step that found it, whose result comes with it; absent where no step did",
+    },
+    Summarized: {
+        "first": "the first step that the summary stands for; 0 where it stands for those before it too",
+        "up_to": "the first step after it",
+        "text": "what the decider reads instead",
+        "phase": "what the phase is called; empty where it grew too long",
     },
     StepRefused: {"rule": "which rule of the envelope it was", "reason": "what was wrong, in words"},
     CallDelayed: {
@@ -183,6 +213,22 @@ EXAMPLES: Mapping[type[Event], tuple[int, Mapping[str, Any]]] = {
     ),
     BudgetReserved: (1, {"turn": 0, "tokens": 4_000, "cost": Decimal("0.02")}),
     UsageRecorded: (2, {"turn": 0, "tokens": 812, "cost": Decimal("0.0041")}),
+    LlmAnswered: (
+        1,
+        {
+            "turn": 0,
+            "model": "test",
+            "answer": '{"parts":[{"args":"{}","tool_name":"search_policy"}]}',
+            "finish_reason": "tool_call",
+            "tokens": 812,
+        },
+    ),
+    AnswerUnusable: (
+        1,
+        {"turn": 0, "model": "test", "answer": "The refund", "reason": "it was cut", "finish_reason": "length"},
+    ),
+    FactRecorded: (5, {"name": "refunded", "value": '"180.00"', "idx": 1}),
+    Summarized: (9, {"first": 0, "up_to": 4, "text": "The policy allows the refund.", "phase": "research"}),
     StepRefused: (
         4,
         {"idx": 1, "tool": "process_refund", "rule": "limits: process_refund.amount", "reason": "500 is not <= 200"},

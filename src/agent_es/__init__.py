@@ -6,7 +6,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from agent_es.awaiting import awaitable
     from agent_es.crashpoints import crash_point
-    from agent_es.decider import Decider, Decision, Fail, Finish, ScriptedDecider, StartChild, Used
+    from agent_es.decider import (
+        ClosePhase,
+        Decider,
+        Decision,
+        Fail,
+        Finish,
+        Said,
+        ScriptedDecider,
+        StartChild,
+        Unusable,
+        Used,
+    )
     from agent_es.envelope import Approval, Budget, Envelope, Usage
     from agent_es.errors import AgentError, AnswerConflict, KeyMismatch, NotApplied, OutcomeUnknown
     from agent_es.inbox import InboxItem
@@ -14,6 +25,7 @@ if TYPE_CHECKING:
     from agent_es.projections import Projection
     from agent_es.run import AgentRun
     from agent_es.runtime import Runner
+    from agent_es.scratchpad import Memory
     from agent_es.state import RunState, Signal, Status, Step
     from agent_es.store import RunStore
     from agent_es.telemetry import Notice
@@ -31,6 +43,7 @@ _HOME = {
     "Ask": "waits",
     "Budget": "envelope",
     "CallTool": "tools",
+    "ClosePhase": "decider",
     "Decider": "decider",
     "Decision": "decider",
     "DidNotHappen": "tools",
@@ -42,6 +55,7 @@ _HOME = {
     "InboxItem": "inbox",
     "KeyMismatch": "errors",
     "Limit": "limits",
+    "Memory": "scratchpad",
     "NotApplied": "errors",
     "Notice": "telemetry",
     "OutcomeUnknown": "errors",
@@ -50,6 +64,7 @@ _HOME = {
     "RunState": "state",
     "RunStore": "store",
     "Runner": "runtime",
+    "Said": "decider",
     "ScriptedDecider": "decider",
     "Signal": "state",
     "Sleep": "waits",
@@ -58,6 +73,7 @@ _HOME = {
     "Step": "state",
     "ToolContext": "tools",
     "ToolSpec": "tools",
+    "Unusable": "decider",
     "Usage": "envelope",
     "Used": "decider",
     "WaitFor": "waits",
@@ -76,6 +92,7 @@ __all__ = [
     "Ask",
     "Budget",
     "CallTool",
+    "ClosePhase",
     "Decider",
     "Decision",
     "DidNotHappen",
@@ -87,6 +104,7 @@ __all__ = [
     "InboxItem",
     "KeyMismatch",
     "Limit",
+    "Memory",
     "NotApplied",
     "Notice",
     "OutcomeUnknown",
@@ -95,6 +113,7 @@ __all__ = [
     "RunState",
     "RunStore",
     "Runner",
+    "Said",
     "ScriptedDecider",
     "Signal",
     "Sleep",
@@ -103,6 +122,7 @@ __all__ = [
     "Step",
     "ToolContext",
     "ToolSpec",
+    "Unusable",
     "Usage",
     "Used",
     "WaitFor",

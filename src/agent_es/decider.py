@@ -64,13 +64,51 @@ class StartChild:
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
-    """A decision, and what it took to come to it."""
+class ClosePhase:
+    """What was done since the last summary is one phase, and it is over: the decider reads a summary of it instead.
 
-    decision: "Decision"
+    Where the decider does not say the summary itself, the run's summarizer is asked.
+    """
+
+    phase: str
+    summary: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """Nothing can be done with what a model said: it was cut, empty, or refused to say anything.
+
+    That is recorded, and the decider is asked again: it finds the reasons so far in ``run.unusable``.  After so many
+    answers to one question, the run is parked.
+    """
+
+    reason: str
+    asks: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a model said, word for word, and how it came to an end."""
+
+    model: str
+    answer: Any
+    """The message as JSON data: what later requests must give back to the byte lies in it."""
+    finish_reason: str | None = None
+    tokens: int | None = None
+    """How long the conversation is by now, this answer with it, where the model counted."""
+    request: Any = None
+    """What it was asked, where whoever asks must be able to tell that it asks the same again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """A decision, what it took to come to it, and what it was read from."""
+
+    decision: "Decision | ClosePhase | Unusable"
     tokens: int = 0
     cost: Decimal | str | int = 0
     """In one currency for all of a program's runs."""
+    said: Said | None = None
 
     @property
     def usage(self) -> Usage:
@@ -88,12 +126,15 @@ Decision = Call | Sequence[Call] | Finish | Fail
 """One call, several of one turn, an answer, or giving up."""
 
 
-Answered = Decision | Used
+Answered = Decision | ClosePhase | Unusable | Used
 """What a decider may say."""
 
 
 class Decider(Protocol):
-    """Chooses the next step from the run as folded so far: a model, or a script."""
+    """Chooses the next step from the run as folded so far: a model, or a script.
+
+    Where it has an attribute ``memory``, a ``Memory`` or None for all there is, that says how much it reads at once.
+    """
 
     def decide(self, run: RunState, tools: Sequence[ToolSpec], /) -> Answered | Awaitable[Answered]:
         """Return what to do next, and where somebody pays for that, what it took."""
@@ -102,6 +143,9 @@ class Decider(Protocol):
 
 class ScriptedDecider:
     """Says the next line of a script, picked by the turns decided so far, so that it is right after a resume."""
+
+    memory: ClassVar[None] = None
+    """It reads nothing."""
 
     def __init__(self, script: Sequence[Decision]) -> None:
         self.script = tuple(script)

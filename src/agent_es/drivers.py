@@ -23,13 +23,26 @@ from agent_es.decider import Answered
 from agent_es.errors import AgentError
 from agent_es.events import LlmDecided
 from agent_es.run import AgentRun
+from agent_es.scratchpad import Phase
 from agent_es.state import Step
-from agent_es.step import Append, Decide, Enter, NextDone, Probe, Request, Requests, Start, Transact, retry_of
+from agent_es.step import (
+    Append,
+    Decide,
+    Enter,
+    NextDone,
+    Probe,
+    Request,
+    Requests,
+    Start,
+    Summarize,
+    Transact,
+    retry_of,
+)
 from agent_es.tools import Outcome, Probed, Returned, Tool, ToolContext, Unknown, Waits, describe
 
 T = TypeVar("T")
 
-NewWork = Decide | Start | Transact | Probe | Enter
+NewWork = Decide | Summarize | Start | Transact | Probe | Enter
 """What is not begun under a lease that another worker has by now."""
 
 SOON = 1.0
@@ -55,6 +68,10 @@ class Acts(Protocol):
 
     def ask(self, run: AgentRun, /) -> Answered | Awaitable[Answered]:
         """Ask the run's decider."""
+        ...
+
+    def summarize(self, run: AgentRun, phase: Phase, /) -> Any:
+        """Ask the run's summarizer."""
         ...
 
     def save(self, run: AgentRun, /) -> None:
@@ -232,6 +249,8 @@ class Threads:
         match request:
             case Decide(run):
                 return finish(self._runner.ask(run))
+            case Summarize(run, phase):
+                return finish(self._runner.summarize(run, phase))
             case Start():
                 self._ready.append(Body(self._runner, request))
                 return None
@@ -314,6 +333,9 @@ class Tasks:
             case Decide(run):
                 decision = self._runner.ask(run)
                 return await decision if inspect.isawaitable(decision) else decision
+            case Summarize(run, phase):
+                summary = self._runner.summarize(run, phase)
+                return await summary if inspect.isawaitable(summary) else summary
             case Transact(run):
                 return await self.see_through(self._runner.transact, run, Body(self._runner, request))
             case Probe():

@@ -15,6 +15,7 @@ Rule 2: errors are raised where something is refused, before anything is lost.
     │   ├── BadSignal
     │   ├── BadTag
     │   ├── BadEnvelope
+    │   ├── BadMemory
     │   ├── BadLimit
     │   ├── BadSettlement
     │   ├── BadAnswer
@@ -97,6 +98,10 @@ class BadTag(DefinitionError):
 
 class BadEnvelope(DefinitionError):
     """An envelope says what cannot be kept; nothing was recorded."""
+
+
+class BadMemory(DefinitionError):
+    """A memory bounds what cannot be bounded so."""
 
 
 class BadLimit(DefinitionError):

@@ -167,9 +167,7 @@ class Summarized(Event):
     """The first step after it."""
     text: str
     phase: str = ""
-    """What the phase is called."""
-    by: str = ""
-    """Who wrote it."""
+    """What the phase is called; empty where it grew too long."""
 
 
 @final

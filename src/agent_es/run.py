@@ -379,10 +379,10 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
             self._started(idx, attempt)
         self.trigger_event(FactRecorded, name=name, value=value_json, idx=idx)
 
-    def record_summary(self, first: int, up_to: int, text: str, phase: str, by: str) -> None:
+    def record_summary(self, first: int, up_to: int, text: str, phase: str) -> None:
         """Record what stands for the steps from the first on, up to a turn that is kept as it is."""
         self._nothing_open(Summarized)
-        self._trigger_fitting(Summarized, first=first, up_to=up_to, text=text, phase=phase, by=by)
+        self._trigger_fitting(Summarized, first=first, up_to=up_to, text=text, phase=phase)
 
     def record_reserved(self, usage: Usage) -> None:
         """Record what is set aside before the decider is asked."""

@@ -35,6 +35,7 @@ from agent_es.heart import Heart
 from agent_es.notices import notice_of
 from agent_es.owners import Lease, Owner
 from agent_es.run import AgentRun, agents_called, wait_of
+from agent_es.scratchpad import DEFAULT, Memory, Phase, Written, read_result
 from agent_es.state import RunState, Status, Step
 from agent_es.step import Requests, advance
 from agent_es.store import RunStore, check_same
@@ -180,19 +181,33 @@ class Runner:
         A run that another one started is of another agent as a rule, and has its own.
         """
         agent, state = type(run), run.state
-        own, given = agent.decider, self.decider
-        decider = (given or own) if state.parent is None else (own or given)
+        decider = self._decider(run)
         if decider is None:
             raise BadDecision(
                 f"run {state.run_id}: nothing decides; pass Runner(store, decider), or set {agent.__name__}.decider"
             )
-        specs: Sequence[ToolSpec] = [
-            tool.spec
-            for name, tool in self.tools_of(agent).items()
-            if name == tool.name and (run.envelope is None or run.envelope.offers(*tool.names))
-        ]
-        decision: Answered | Awaitable[Answered] = decider.decide(state, specs)
+        decision: Answered | Awaitable[Answered] = decider.decide(state, self.offered(run, memory_of(decider)))
         return decision
+
+    def offered(self, run: AgentRun, memory: Memory | None) -> Sequence[ToolSpec]:
+        """Return the tools that a run's decider may call now."""
+        cuts = memory is not None and memory.cuts(run.state)
+        return [
+            tool.spec
+            for name, tool in self.tools_of(type(run)).items()
+            if (name == tool.name and (run.envelope is None or run.envelope.offers(*tool.names)))
+            and (cuts or tool is not read_result)
+        ]
+
+    def summarize(self, run: AgentRun, phase: Phase) -> str | Written | Awaitable[str | Written]:
+        """Ask what is to stand for a phase of a run."""
+        memory = memory_of(self._decider(run)) or DEFAULT
+        return memory.summarizer.summarize(phase)
+
+    def _decider(self, run: AgentRun) -> Any:
+        """Return who decides for a run."""
+        own, given = type(run).decider, self.decider
+        return (given or own) if run.state.parent is None else (own or given)
 
     def save(self, run: AgentRun) -> None:
         """Append what is pending, then tell it; a result that lost its place may still settle its own doubt."""
@@ -270,8 +285,9 @@ class Runner:
     def tools_of(self, agent: type[AgentRun]) -> Mapping[str, Tool]:
         """Return the tools of an agent and those given to every run, by name and alias; raise ``BadTool``."""
         if agent not in self._known:
-            named = by_name([*agent.agent_tools.values(), *self._tools])
-            self._known[agent] = named
+            given = [*agent.agent_tools.values(), *self._tools]
+            own = [] if read_result.name in {name for tool in given for name in tool.names} else [read_result]
+            self._known[agent] = by_name([*given, *own])
         return self._known[agent]
 
     def agent_of(self, state: RunState) -> type[AgentRun]:
@@ -465,7 +481,14 @@ class Runner:
         if self.deps is None:
             tools = WithoutDeps(tools)
         limited = self._limited(type(run)) if self.store.rates.limited else ()
-        return advance(run, tools, at_once=self.at_once or run.at_once, draw=self.draw, limited=limited)
+        return advance(
+            run,
+            tools,
+            at_once=self.at_once or run.at_once,
+            draw=self.draw,
+            limited=limited,
+            memory=memory_of(self._decider(run)),
+        )
 
     def _limited(self, agent: type[AgentRun]) -> Collection[str]:
         """Return the names of the tools that are held to a limit, whichever of their names it is for."""
@@ -491,6 +514,12 @@ class Runner:
         for step in state.steps:
             if not step.is_open:
                 self.on_event(Notice("memoized", state.run_id, seq, step.idx, step.tool, step.attempt, step.key))
+
+
+def memory_of(decider: Any) -> Memory | None:
+    """Return how much of a run its decider reads: as it says itself, else what is usual."""
+    found: Memory | None = getattr(decider, "memory", DEFAULT)
+    return found
 
 
 def new_run_id() -> str:

@@ -133,7 +133,6 @@ class Summary(NamedTuple):
     """The steps from ``first`` on and before this one."""
     text: str
     phase: str
-    by: str
 
 
 class Gate(NamedTuple):
@@ -344,6 +343,10 @@ class Steps(Sequence[Step]):
         """Return the steps of the turn that was decided last which have one of these statuses."""
         return tuple([Step._make(atoms) for atoms in self._current if atoms[7] in statuses])
 
+    def weight_of_latest(self, first: int) -> int:
+        """Return the characters of the turn that was decided last, where it comes at or after that step."""
+        return sum([_weight(atoms) for atoms in self._current if atoms[0] >= first])
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Steps) and tuple(self) == tuple(other)
 
@@ -398,7 +401,7 @@ class RunState:
     """What stands for the phases that were closed, in order."""
     answers: tuple[ModelAnswer, ...] = ()
     """What a model said for each turn that no summary stands for."""
-    weight: int = 0
+    past_weight: int = 0
     """The characters of the calls of earlier turns and of what became of them, where no summary stands for them."""
     unusable: tuple[str, ...] = ()
     """Why the answers to the question that is being asked could not be used, each in turn."""
@@ -446,6 +449,11 @@ class RunState:
     def summarized(self) -> int:
         """How many steps, from the first on, summaries stand for."""
         return self.summaries[-1].up_to if self.summaries else 0
+
+    @property
+    def weight(self) -> int:
+        """The characters of the calls that no summary stands for, and of what became of them."""
+        return self.past_weight + self.steps.weight_of_latest(self.summarized)
 
     @property
     def is_over(self) -> bool:
@@ -555,7 +563,7 @@ class Draft:
     facts_json: Mapping[str, str]
     summaries: tuple[Summary, ...]
     answers: tuple[ModelAnswer, ...]
-    weight: int
+    past_weight: int
     unusable: tuple[str, ...]
     paused: str | None
     parked: str | None
@@ -794,7 +802,7 @@ class Draft:
     def summed_up(self, event: Summarized) -> None:
         """Take in what stands for a phase from now on."""
         self._gather()
-        summary = Summary(event.first, event.up_to, event.text, event.phase, event.by)
+        summary = Summary(event.first, event.up_to, event.text, event.phase)
         self.summaries = (*(one for one in self.summaries if one.up_to <= event.first), summary)
         self.answers = tuple(
             [
@@ -803,7 +811,7 @@ class Draft:
                 if answer.first >= event.up_to
             ]
         )
-        self.weight = sum(map(_weight, self.past[event.up_to : self.size]))
+        self.past_weight = sum(map(_weight, self.past[event.up_to : self.size]))
 
     def _gather(self) -> None:
         """Put what was said and what is remembered since the draft was made behind what was before, at once."""
@@ -1015,13 +1023,14 @@ class Draft:
     def _close_turn(self) -> None:
         """Move the turn's steps behind those of earlier turns, in a list that other states may share."""
         past, size = self.past, self.size
+        summarized = self.summaries[-1].up_to if self.summaries else 0
         for atoms in self.current.values():
             if len(past) == size:
                 past.append(atoms)
             elif past[size] is not atoms:  # another state went on from here before us
                 past = [*past[:size], atoms]
             size += 1
-            self.weight += len(atoms[3]) + len(atoms[8] or "")
+            self.past_weight += _weight(atoms) if size > summarized else 0
         self.past, self.size = past, size
         self.current = {}
         self.active = self.in_doubt = self.waiting = self.gates = 0
@@ -1039,7 +1048,7 @@ _NOT_MADE = '{"applied":false,"message":"the run was cancelled before it was mad
 
 
 def _weight(atoms: _Atoms) -> int:
-    return len(atoms[3]) + len(atoms[8] or "")
+    return len(atoms[2]) + len(atoms[3]) + len(atoms[8] or "")
 
 
 def _told(awaited: Awaited | None, signal: Signal | None) -> str:

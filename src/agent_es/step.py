@@ -16,11 +16,12 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from agent_es.decider import Call, Fail, Finish, StartChild, Used
+from agent_es.decider import Call, ClosePhase, Fail, Finish, Said, StartChild, Unusable, Used
 from agent_es.envelope import Asks, Envelope, Refused, Usage, Verdict
 from agent_es.errors import BadArguments, BadDecision, BudgetSpent, KeyReused, NotRecordable, RunMoved, StepUnplayable
 from agent_es.keys import renewed
 from agent_es.run import AgentRun, Planned
+from agent_es.scratchpad import DEFAULT, Memory, Phase, Written, cut_summary, read_result
 from agent_es.state import BY_PROBE, Status, Step
 from agent_es.tools import (
     DEFAULT_RETRY,
@@ -46,6 +47,14 @@ class Decide:
     """Ask the decider; answered with its decision."""
 
     run: AgentRun
+
+
+@dataclass(frozen=True, slots=True)
+class Summarize:
+    """Ask for what is to stand for a phase; answered with a summary, as text or as ``Written``."""
+
+    run: AgentRun
+    phase: Phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +107,7 @@ class Enter:
     step: Step
 
 
-Request = Decide | Append | Start | NextDone | Transact | Probe | Enter
+Request = Decide | Summarize | Append | Start | NextDone | Transact | Probe | Enter
 Requests = Generator[Request, Any, None]
 Record = Callable[[Sequence[Planned]], object]
 """Records the calls of a turn, and starts those that may start at once."""
@@ -113,10 +122,12 @@ def advance(
     at_once: int,
     draw: Callable[[], float],
     limited: Collection[str] = (),
+    memory: Memory | None = None,
 ) -> Requests:
     """Take a run one step further: a decision if none is open, then the calls that it made.
 
-    At most ``at_once`` bodies run beside each other; ``draw`` gives numbers between 0 and 1 for the jitter of waits;
+    ``memory`` says how much of the run its decider reads: what is too much is summarized before it is asked.  At most
+    ``at_once`` bodies run beside each other; ``draw`` gives numbers between 0 and 1 for the jitter of waits;
     ``limited`` are the tools whose calls are held to a limit that all workers share.
     Parks the run where this code cannot act on a step that was decided, and raises ``BadDecision`` where the
     decider erred.
@@ -125,7 +136,7 @@ def advance(
         return
     try:
         _check_playable(run, tools)
-        yield from Turn(run, tools, at_once, draw, limited).take()
+        yield from Turn(run, tools, at_once, draw, limited, memory).take()
     except StepUnplayable as misfit:
         run.discard()
         run.record_parked(str(misfit))
@@ -158,12 +169,14 @@ class Turn:
         at_once: int,
         draw: Callable[[], float],
         limited: Collection[str],
+        memory: Memory | None = None,
     ) -> None:
         self._run = run
         self._tools = tools
         self._at_once = at_once
         self._draw = draw
         self._limited = limited
+        self._memory = memory
         self._todo: deque[Step] = deque()
         """What needs a start mark, or to be looked into first."""
         self._ready: deque[Step] = deque()
@@ -205,7 +218,10 @@ class Turn:
             if run.state.is_held:
                 return
             record = partial(run.record_turn, at_once=self._at_once, limited=self._limited)
-            yield from _undo(run, self._tools) if run.state.compensating else _decide(run, self._tools, record)
+            if run.state.compensating:
+                yield from _undo(run, self._tools)
+            else:
+                yield from _decide(run, self._tools, record, self._memory)
             self._ready.extend(step for step in run.state.open_steps if step.status == "started")
             self._todo.extend(step for step in run.state.open_steps if step.status == "queued")
         else:
@@ -402,34 +418,95 @@ def retry_of(run: AgentRun, tool: Tool) -> Retry:
     return tool.retry or run.retry or DEFAULT_RETRY[Effect.IDEMPOTENT if resends else tool.effect]
 
 
-def _decide(run: AgentRun, tools: Mapping[str, Tool], record: Record) -> Requests:
+@dataclass(slots=True)
+class _Asked:
+    """How a decider is asked, what that took, and what was said, as far as that is known."""
+
+    memory: Memory | None
+    each: Usage | None
+    """What is set aside before anybody is asked; None where nothing is."""
+    usage: Usage | None = None
+    said: Said | None = None
+
+
+def _decide(run: AgentRun, tools: Mapping[str, Tool], record: Record, memory: Memory | None) -> Requests:
     """Ask the decider, and record what it says with what asking took; park the run where its budget is spent."""
     if (why := _spent(run)) is not None:
         yield from _park(run, why)
         return
-    each = None if run.envelope is None else run.envelope.each
-    usage: Usage | None = None
+    asked = _Asked(memory, None if run.envelope is None else run.envelope.each)
     try:
-        if each is not None:
-            yield from _reserve(run, each)
-            if run.state.reserved is None:
-                return  # a person stopped the run
+        if not (yield from _may_ask(run, asked)):
+            return  # a person stopped the run
         answered = yield Decide(run)
         if isinstance(answered, Used):
-            usage, answered = answered.usage, answered.decision
-        elif each is not None:
-            usage = Usage()
-        yield from _follow(run, tools, answered, usage, record)
+            asked.usage, asked.said, answered = answered.usage, answered.said, answered.decision
+        elif asked.each is not None:
+            asked.usage = Usage()
+        yield from _follow(run, tools, answered, asked, record)
     except BudgetSpent as spent:  # by other runs that share it
         run.discard()
-        _use(run, usage)
+        _use(run, asked.usage)
         yield from _park(run, str(spent))
     except BadDecision:
         run.discard()
-        if usage is not None:
-            _use(run, usage)
+        if asked.usage is not None:
+            _use(run, asked.usage)
             yield from appended(run)
         raise
+
+
+def _may_ask(run: AgentRun, asked: _Asked) -> Generator[Request, Any, bool]:
+    """Summarize what is too long to read, and set aside what asking may take; say whether the run may go on."""
+    memory = asked.memory
+    while memory is not None and (phase := memory.due(run.state)) is not None:
+        yield from _close(run, phase, asked.each)
+        if run.state.is_held or run.state.compensating:
+            return False
+    if asked.each is None:
+        return True
+    yield from _reserve(run, asked.each)
+    return run.state.reserved is not None
+
+
+def _close(run: AgentRun, phase: Phase, each: Usage | None) -> Requests:
+    """Let a phase be summarized, and record what stands for it: that is paid for as any question is."""
+    if each is not None:
+        yield from _reserve(run, each)
+        if run.state.reserved is None:
+            return
+    written = yield Summarize(run, phase)
+    usage = None if each is None else Usage()
+    if isinstance(written, Written):
+        text, usage = written.text, written.usage
+    else:
+        text = written
+    if not isinstance(text, str):
+        raise BadDecision(
+            f"run {run.state.run_id}: the summarizer returned {written!r:.200}; return a text or Written"
+        )
+    _use(run, usage)
+    yield from _sum_up(run, phase, text)
+
+
+def _close_as_said(run: AgentRun, closing: ClosePhase, asked: _Asked) -> Requests:
+    """Close a phase as the decider says."""
+    if len(run.state.steps) == run.state.summarized:
+        raise BadDecision(f"run {run.state.run_id}: there is nothing in the phase {closing.phase!r} to close")
+    _use(run, asked.usage)
+    phase = (asked.memory or DEFAULT).phase(run.state, str(closing.phase))
+    if closing.summary is not None:
+        yield from _sum_up(run, phase, str(closing.summary))
+        return
+    asked.usage = None
+    if run.pending_events:
+        yield from appended(run)
+    yield from _close(run, phase, asked.each)
+
+
+def _sum_up(run: AgentRun, phase: Phase, text: str) -> Requests:
+    run.record_summary(phase.first, phase.up_to, cut_summary(text, phase.longest), phase.name)
+    yield from appended(run)
 
 
 def _reserve(run: AgentRun, each: Usage) -> Requests:
@@ -450,21 +527,45 @@ def _park(run: AgentRun, spent: str) -> Requests:
     yield from appended(run)
 
 
-def _follow(run: AgentRun, tools: Mapping[str, Tool], decision: Any, usage: Usage | None, record: Record) -> Requests:
+def _hear(run: AgentRun, asked: _Asked) -> None:
+    """Record what asking took, and what was said."""
+    _use(run, asked.usage)
+    if (said := asked.said) is not None:
+        answer = _json(run, "what the model said", said.answer)
+        request = None if said.request is None else _json(run, "what the model was asked", said.request)
+        run.record_said(said.model, answer, said.finish_reason, said.tokens, request)
+
+
+def _ask_again(run: AgentRun, unusable: Unusable, asked: _Asked) -> Requests:
+    """Record that nothing can be done with what was said; park the run where that has gone on for too long."""
+    _use(run, asked.usage)
+    said = asked.said or Said("", None)
+    answer = _json(run, "what the model said", said.answer)
+    run.record_unusable(said.model, answer, unusable.reason, said.finish_reason)
+    if (count := len(run.state.unusable)) >= unusable.asks:
+        run.record_parked(f"{count} answers to one question could not be used, the last one since {unusable.reason}")
+    yield from appended(run)
+
+
+def _follow(run: AgentRun, tools: Mapping[str, Tool], decision: Any, asked: _Asked, record: Record) -> Requests:
     """Record what the decider said."""
     match decision:
         case Finish(answer):
-            _use(run, usage)
+            _hear(run, asked)
             run.record_answer(_json(run, "the answer", answer))
             yield from appended(run)
         case Fail(reason):
-            _use(run, usage)
+            _hear(run, asked)
             run.record_surrender(str(reason))
             yield from appended(run)
+        case Unusable():
+            yield from _ask_again(run, decision, asked)
+        case ClosePhase():
+            yield from _close_as_said(run, decision, asked)
         case CallTool() | Sleep() | WaitFor() | Ask() | StartChild():
-            yield from _take_turn(run, tools, [decision], usage, record)
+            yield from _take_turn(run, tools, [decision], asked, record)
         case [*calls] if calls and all(isinstance(call, Call) for call in calls):
-            yield from _take_turn(run, tools, calls, usage, record)
+            yield from _take_turn(run, tools, calls, asked, record)
         case _:
             raise BadDecision(
                 f"run {run.state.run_id}: the decider returned {decision!r:.200}; return CallTool(...), Sleep(...), "
@@ -473,7 +574,7 @@ def _follow(run: AgentRun, tools: Mapping[str, Tool], decision: Any, usage: Usag
 
 
 def _take_turn(
-    run: AgentRun, tools: Mapping[str, Tool], calls: Sequence[Call], usage: Usage | None, record: Record
+    run: AgentRun, tools: Mapping[str, Tool], calls: Sequence[Call], asked: _Asked, record: Record
 ) -> Requests:
     """Record the calls of a turn: those that may be made, and why the others may not."""
     first = len(run.state.steps)
@@ -482,11 +583,12 @@ def _take_turn(
         plan = _judged(run, run.envelope, tools, plan)
     heard = _heard(run)
     while True:
-        _use(run, usage)
         if _heard(run) != heard:  # a person said something meanwhile: the decider is asked again
+            _use(run, asked.usage)
             if run.pending_events:
                 yield from appended(run)
             return
+        _hear(run, asked)
         record(plan)
         _end_where_refused(run, plan)
         _end_waits(run)
@@ -561,8 +663,8 @@ def _shown(tools: Mapping[str, Tool], planned: Planned) -> str:
 def _verdict(
     envelope: Envelope, tools: Mapping[str, Tool], planned: Planned, idx: int, called: Mapping[str, int]
 ) -> Verdict:
-    if planned.wait is not None:
-        return None
+    if planned.wait is not None or tools.get(planned.call.tool) is read_result:
+        return None  # what a run has in its own journal it may read
     tool = None if planned.is_child else tools.get(planned.call.tool)
     try:
         if tool is None:

@@ -10,6 +10,7 @@ from agent_es.envelope import Asks, Envelope, Refused, Usage
 from agent_es.errors import BadAgent, IllegalEvent
 from agent_es.events import (
     REGISTRY,
+    AnswerUnusable,
     AnyEvent,
     ApprovalDenied,
     ApprovalGranted,
@@ -22,7 +23,9 @@ from agent_es.events import (
     DoubtSettled,
     EnvelopeChanged,
     Event,
+    FactRecorded,
     Finished,
+    LlmAnswered,
     LlmDecided,
     Parked,
     Paused,
@@ -35,6 +38,7 @@ from agent_es.events import (
     Steered,
     StepInDoubt,
     StepRefused,
+    Summarized,
     ToolFailed,
     ToolResult,
     UsageRecorded,
@@ -46,7 +50,7 @@ from agent_es.legality import LEGAL, call_digest, check_legal
 from agent_es.run import AgentRun, Planned
 from agent_es.state import BY_PROBE, RunState, Status, fold
 from agent_es.testing import FrozenClock
-from agent_es.tools import CallTool, Effect, Failed, Unknown, tool
+from agent_es.tools import CallTool, Effect, Failed, Returned, Unknown, tool
 from agent_es.waits import Ask
 
 READ = tool(effect=Effect.READ)
@@ -111,6 +115,10 @@ DETAILS: dict[type[Event], dict[str, Any]] = {
     Paused: {"by": "dana", "reason": ""},
     Resumed: {"by": "dana"},
     EnvelopeChanged: {"envelope": "{}", "by": "ann", "reason": "it may take longer"},
+    LlmAnswered: {"turn": 0, "model": "test", "answer": "{}"},
+    AnswerUnusable: {"turn": 0, "model": "test", "answer": "", "reason": "it is empty"},
+    FactRecorded: {"name": "total", "value": "1"},
+    Summarized: {"first": 0, "up_to": 1, "text": "It was looked for."},
 }
 OPEN_STEP = LlmDecided(timestamp=at(1), **DETAILS[LlmDecided])
 STATES = {
@@ -125,12 +133,15 @@ STATES = {
         [OPEN_STEP, Cancelled(timestamp=at(2), **DETAILS[Cancelled])], RunState(run_id="r", version=1)
     ),
 }
+SAID = {LlmAnswered, AnswerUnusable, FactRecorded, Summarized}
 MAY_HAPPEN = {
     Status.PENDING: {
+        *SAID,
         *(LlmDecided, Parked, Finished, RunFailed, SignalReceived, Cancelled),
         *(BudgetReserved, UsageRecorded, EnvelopeChanged, Steered, Paused, CompensationBegan),
     },
     Status.RUNNING: {
+        *SAID,
         *(BudgetReserved, UsageRecorded, EnvelopeChanged, StepRefused, CallDelayed, ApprovalRequested),
         *(ApprovalGranted, ApprovalDenied, QuestionAnswered, Steered, Paused),
         SignalReceived,
@@ -150,7 +161,7 @@ MAY_HAPPEN = {
     },
     Status.WAITING: {
         *(ApprovalGranted, ApprovalDenied, QuestionAnswered, Steered, Paused, Resumed),
-        *(CompensationBegan, UsageRecorded),
+        *(CompensationBegan, UsageRecorded, FactRecorded),
         EnvelopeChanged,
         SignalReceived,
         Cancelled,
@@ -165,7 +176,7 @@ MAY_HAPPEN = {
     },
     Status.DONE: {CompensationBegan},
     Status.FAILED: {CompensationBegan, Requeued, EnvelopeChanged, Steered},
-    Status.CANCELLED: {WaitBegan, ToolResult, ToolFailed, StepInDoubt, DoubtSettled},
+    Status.CANCELLED: {FactRecorded, WaitBegan, ToolResult, ToolFailed, StepInDoubt, DoubtSettled},
 }
 
 
@@ -551,6 +562,8 @@ def test_a_journal_with_every_kind_of_event_is_legal() -> None:
     run.record_envelope(Envelope(), "ann", "")
     run.record_reserved(Usage(tokens=9))
     run.record_usage(Usage(tokens=3))
+    run.record_unusable("test", "", "it is empty", "length")
+    run.record_said("test", "{}", "stop", 12, None)
     refused = planned(refused=Refused("tools", "it is outside"))
     run.record_turn([planned(key="a"), planned(answer="1"), planned(key="b"), planned(key="c"), refused], at_once=2)
     run.record_delay(3, at(30), is_given=True)
@@ -562,7 +575,7 @@ def test_a_journal_with_every_kind_of_event_is_legal() -> None:
     run.record_start(2)
     run.record_doubt(2, "time-out")
     run.record_start(3)
-    run.record_result(3, "1")
+    run.record_outcome(3, Returned("1", facts=(("total", "1"),)))
     run.record_rest(at(60))
     run.record_settlement(2, "happened", "ann")
     run.record_result(2, "1")
@@ -573,6 +586,7 @@ def test_a_journal_with_every_kind_of_event_is_legal() -> None:
     run.record_doubt(0, "time-out")
     run.record_settlement(0, "told", "on_doubt")
     run.record_failure(0, Failed("OutcomeUnknown", "time-out", applied=None))
+    run.record_summary(0, 5, "It was looked for.", "search")
     run.record_surrender("no")
     run.record_requeued("ann")
     run.record_answer("1")

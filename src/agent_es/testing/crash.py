@@ -25,7 +25,7 @@ from agent_es.owners import Lease, Owner
 from agent_es.run import AgentRun
 from agent_es.runtime import Runner
 from agent_es.state import RunState, Steps
-from agent_es.step import Append, Decide, Enter, NextDone, Probe, Request, Start, Transact
+from agent_es.step import Append, Decide, Enter, NextDone, Probe, Request, Start, Summarize, Transact
 from agent_es.tools import Outcome
 
 NEVER = datetime(1, 1, 1, tzinfo=UTC)
@@ -262,6 +262,8 @@ def name_of(request: Request) -> str:  # noqa: PLR0911  # one name per request
     match request:
         case Decide(run):
             return f"the decision of turn {run.state.turns}"
+        case Summarize(_, phase):
+            return f"the summary of the steps before {phase.up_to}"
         case Enter(step=step):
             return f"the limits of step {step.idx} ({step.tool})"
         case Append(run):
@@ -326,4 +328,6 @@ def essence(state: RunState) -> RunState:
     )
     messages = tuple([message._replace(seq=0, turn=0, at=NEVER) for message in state.messages])
     timeless = replace(state, wake_at=None, rests_until=None, started_at=None, updated_at=None, messages=messages)
-    return replace(timeless, steps=steps, version=0, signals=(), tokens=0, cost=Decimal(0), reserved=None)
+    return replace(
+        timeless, steps=steps, version=0, signals=(), tokens=0, cost=Decimal(0), reserved=None, past_weight=0
+    )
