@@ -7,6 +7,7 @@ Rule 3: a summary stands for whole turns: no call is without what became of it.
 Rule 4: what an active entry leaves out of a long result can be read: ``read_result`` says it, piece by piece.
 """
 
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -48,10 +49,11 @@ def entries(state: RunState) -> Iterator[Entry]:
     yield from _told(state, 0)
 
 
-def active(state: RunState, *, longest: int | None = None) -> Iterator[Entry]:
+def active(state: RunState, *, longest: float = math.inf) -> Iterator[Entry]:
     """Yield what a decider reads: the goal, facts, summaries, and what no summary stands for.
 
-    A result of more than ``longest`` characters is cut, and says how the rest can be read.
+    A result that is a text stands there as it is.  One of more than ``longest`` characters is cut, and says how the
+    rest can be read.
     """
     yield Entry("goal", state.goal)
     for name, value in state.facts_json.items():
@@ -61,7 +63,7 @@ def active(state: RunState, *, longest: int | None = None) -> Iterator[Entry]:
     yield from _told(state, state.summarized, longest)
 
 
-def _told(state: RunState, first: int, longest: int | None = None) -> Iterator[Entry]:
+def _told(state: RunState, first: int, longest: float | None = None) -> Iterator[Entry]:
     """Yield what people said, and the steps from that one on."""
     messages = deque(state.messages)
     for step in state.steps[first:]:
@@ -84,13 +86,14 @@ def text_of(step: Step) -> str:
     return result if isinstance(result, str) else step.value_json or ""
 
 
-def shown(step: Step, longest: int) -> str:
+def shown(step: Step, longest: float) -> str:
     """Return a result as a decider reads it, cut to so many characters, but for a piece of another one."""
     text = text_of(step)
     if len(text) <= longest or step.tool == read_result.name:
         return text
-    rest = f"{read_result.name}(idx={step.idx}, start={longest}, end={min(len(text), longest + PIECE)})"
-    return f"{text[:longest]}\n[cut: {longest:,} of {len(text):,} characters; go on with {rest}]"
+    end = int(longest)
+    rest = f"{read_result.name}(idx={step.idx}, start={end}, end={min(len(text), end + PIECE)})"
+    return f"{text[:end]}\n[cut: {end:,} of {len(text):,} characters; go on with {rest}]"
 
 
 @tool(effect=Effect.READ)

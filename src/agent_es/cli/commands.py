@@ -24,7 +24,7 @@ from agent_es.journal import timestamp
 from agent_es.loading import load
 from agent_es.run import AgentRun
 from agent_es.runtime import Runner, new_run_id
-from agent_es.scratchpad import entries
+from agent_es.scratchpad import active
 from agent_es.state import OVER, RunState, Signal, Status, Step
 from agent_es.store import SCHEMA_VERSION, RunRecord, RunStore
 from agent_es.telemetry import Notice
@@ -167,14 +167,17 @@ def show(run_id: str, at: int | None, store: str, *, as_json: bool) -> int:
     state = opened.load(run_id, None if at is None else at + 1)
     record = opened.record(run_id)
     if as_json:
-        told = {"record": asdict(record), "scratchpad": [asdict(entry) for entry in entries(state)]}
-        say_json({**described(state), **told})
+        told = {"record": asdict(record), "scratchpad": [asdict(entry) for entry in active(state)]}
+        kept = {"facts": state.facts, "summaries": [one._asdict() for one in state.summaries]}
+        say_json({**described(state), **told, **kept})
         return Exit.DONE
     for name, value in fields_of(state, record if at is None else None):
         say(f"{name:<12}{value}")
     say("\nscratchpad", "bold")
-    for entry in entries(state):
+    for entry in active(state):
         say(f"  {'' if entry.idx is None else f'step {entry.idx}':<8}{entry.kind:<8}{entry.text}")
+    if state.summarized:
+        say(f"  (the first {state.summarized} steps are summarized; agent-es journal has them whole)")
     for step in state.steps:
         show_step(state, step)
     if state.signals:
