@@ -191,13 +191,13 @@ class Runner:
 
     def offered(self, run: AgentRun, memory: Memory | None) -> Sequence[ToolSpec]:
         """Return the tools that a run's decider may call now."""
-        cuts = memory is not None and memory.cuts(run.state)
-        return [
+        offers: Callable[..., bool] = (lambda *_: True) if run.envelope is None else run.envelope.offers
+        specs = [
             tool.spec
             for name, tool in self.tools_of(type(run)).items()
-            if (name == tool.name and (run.envelope is None or run.envelope.offers(*tool.names)))
-            and (cuts or tool is not read_result)
+            if name == tool.name and tool is not read_result and offers(*tool.names)
         ]
+        return [*specs, read_result.spec] if memory is not None and memory.cuts(run.state) else specs
 
     def summarize(self, run: AgentRun, phase: Phase) -> str | Written | Awaitable[str | Written]:
         """Ask what is to stand for a phase of a run."""

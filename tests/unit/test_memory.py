@@ -218,7 +218,7 @@ def test_a_result_that_is_no_text_is_read_as_json() -> None:
 def test_what_is_not_there_cannot_be_read(idx: int, start: int, end: int | None) -> None:
     view = AgentRun.of(fold([STARTED, *turn(0, "a")]))
 
-    with pytest.raises(NotApplied, match="has no result|there is nothing"):
+    with pytest.raises(NotApplied, match=r"has no result|there is nothing"):
         read_result(view, idx, start, end)
 
 

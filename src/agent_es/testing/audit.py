@@ -39,6 +39,7 @@ from agent_es.events import (
 from agent_es.journal import JournalEntry
 from agent_es.legality import check_legal
 from agent_es.run import AgentRun
+from agent_es.runtime import memory_of
 from agent_es.state import RunState, Status, ended
 from agent_es.store import RunStore
 from agent_es.store.tables import deliveries, inbox, keys, runs, tags
@@ -148,6 +149,7 @@ class Overheard:
         self._decider = decider
         self._audit = audit
         self._store = store
+        self.memory = memory_of(decider)
 
     def decide(self, run: RunState, tools: Sequence[ToolSpec], /) -> Answered | Awaitable[Answered]:
         """Ask the decider."""
