@@ -135,6 +135,14 @@ class Summary(NamedTuple):
     phase: str
 
 
+class Fact(NamedTuple):
+    """Something that is to be remembered."""
+
+    value_json: str
+    idx: int | None
+    """The step that found it."""
+
+
 class Gate(NamedTuple):
     """What a person must say yes to, or has: one call, and who may answer."""
 
@@ -395,8 +403,8 @@ class RunState:
     """The tokens and the cost that are set aside for the question that is being asked."""
     messages: tuple[Message, ...] = ()
     """What people had to say, in the order in which it came."""
-    facts_json: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """What is remembered by its name, as canonical JSON; see ``fact``."""
+    remembered: Mapping[str, Fact] = field(default_factory=dict, hash=False)
+    """What is remembered, in the order of the names: calls of one turn end in any order.  See ``fact``, ``facts``."""
     summaries: tuple[Summary, ...] = ()
     """What stands for the phases that were closed, in order."""
     answers: tuple[ModelAnswer, ...] = ()
@@ -433,17 +441,22 @@ class RunState:
         return None if self.answer_json is None else decode(self.answer_json)
 
     @property
+    def facts_json(self) -> Mapping[str, str]:
+        """What is remembered, as canonical JSON."""
+        return {name: fact.value_json for name, fact in self.remembered.items()}
+
+    @property
     def facts(self) -> Mapping[str, Any]:
-        """What is remembered by its name, as JSON reads it."""
+        """What is remembered, as JSON reads it."""
         return {name: decode(value) for name, value in self.facts_json.items()}
 
     def fact(self, name: str, as_type: Any = Any) -> Any:
         """Return what is remembered by that name, as that type; raise ``KeyError`` where nothing is.
 
-        >>> RunState(facts_json={"total": '"180.00"'}).fact("total", Decimal)
+        >>> RunState(remembered={"total": Fact('"180.00"', 1)}).fact("total", Decimal)
         Decimal('180.00')
         """
-        return Shape(as_type).decode(self.facts_json[name])
+        return Shape(as_type).decode(self.remembered[name].value_json)
 
     @property
     def summarized(self) -> int:
@@ -560,7 +573,7 @@ class Draft:
     cost: Decimal
     reserved: tuple[int, Decimal] | None
     messages: tuple[Message, ...]
-    facts_json: Mapping[str, str]
+    remembered: Mapping[str, Fact]
     summaries: tuple[Summary, ...]
     answers: tuple[ModelAnswer, ...]
     past_weight: int
@@ -590,7 +603,7 @@ class Draft:
             self.gates += status == "gated"
         self.received = {signal.seq: signal for signal in state.signals}
         self.said: list[ModelAnswer] = []
-        self.kept: dict[str, str] = {}
+        self.kept: dict[str, Fact] = {}
         self.is_stale = False
 
     def freeze(self) -> RunState:
@@ -813,13 +826,19 @@ class Draft:
         )
         self.past_weight = sum(map(_weight, self.past[event.up_to : self.size]))
 
+    def remember(self, event: FactRecorded) -> None:
+        """Take in a fact; of two steps, the later one counts, whichever ended first."""
+        before = self.kept.get(event.name) or self.remembered.get(event.name)
+        if before is None or None in (before.idx, event.idx) or (event.idx or 0) >= (before.idx or 0):
+            self.kept[event.name] = Fact(event.value, event.idx)
+
     def _gather(self) -> None:
         """Put what was said and what is remembered since the draft was made behind what was before, at once."""
         if self.said:
             self.answers = (*self.answers, *self.said)
             self.said = []
         if self.kept:
-            self.facts_json = {**self.facts_json, **self.kept}
+            self.remembered = dict(sorted({**self.remembered, **self.kept}.items()))
             self.kept = {}
 
     def is_paused(self, why: str | None) -> None:
@@ -1109,7 +1128,7 @@ def apply(draft: Draft, event: AnyEvent) -> None:  # noqa: C901, PLR0912, PLR091
     elif type(event) is StepRefused:
         draft.refused(event)
     elif type(event) is FactRecorded:
-        draft.kept[event.name] = event.value
+        draft.remember(event)
     elif type(event) is Summarized:
         draft.summed_up(event)
     elif type(event) is AnswerUnusable:

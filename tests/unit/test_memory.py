@@ -1,6 +1,5 @@
 """What a decider reads, and what is summarized first: values only."""
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 
@@ -33,7 +32,7 @@ from agent_es.scratchpad import (
     read_result,
     shown,
 )
-from agent_es.state import RunState, fold
+from agent_es.state import Fact, RunState, fold
 from agent_es.tools import ToolContext
 from agent_es.values import canonical
 
@@ -305,13 +304,29 @@ def test_a_fact_keeps_its_type_and_the_last_value_of_a_name_counts() -> None:
     here.remember("total", Decimal("180.00"))
     here.remember("due", NOON)
 
-    state = replace(RunState(), facts_json=dict(here.facts))
+    state = RunState(remembered={name: Fact(value, 0) for name, value in here.facts})
 
     assert state.fact("total", Decimal) == Decimal("180.00")
     assert state.fact("due", datetime) == NOON
     assert state.facts == {"total": "180.00", "due": "2026-07-05T12:00:00Z"}
     with pytest.raises(KeyError):
         state.fact("nothing")
+
+
+def test_of_two_steps_the_later_one_is_believed_whichever_ended_first() -> None:
+    def fact(idx: int | None, value: str) -> FactRecorded:
+        return FactRecorded(timestamp=NOON, name="total", value=value, idx=idx)
+
+    assert fold([STARTED, fact(1, "1"), fact(0, "0")]).facts == {"total": 1}
+    assert fold([STARTED, fact(0, "0"), fact(1, "1"), fact(1, "2")]).facts == {"total": 2}
+    assert fold([STARTED, fact(1, "1"), fact(None, "3")]).facts == {"total": 3}
+    assert fold([STARTED, fact(None, "3"), fact(0, "0")]).facts == {"total": 0}
+
+
+def test_facts_are_read_in_one_order_whatever_ended_first() -> None:
+    facts = [FactRecorded(timestamp=NOON, name=name, value="1", idx=0) for name in "ba"]
+
+    assert [entry.text for entry in active(fold([STARTED, *facts]))][1:] == ["a = 1", "b = 1"]
 
 
 @pytest.mark.parametrize(

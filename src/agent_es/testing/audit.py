@@ -47,6 +47,9 @@ from agent_es.testing.crash import CrashingRunner, essence
 from agent_es.testing.difference import difference
 from agent_es.tools import ToolSpec
 
+Question = tuple[int, int, int]
+"""What names a question to a decider: the turn, its answers that could not be used, and the steps summarized."""
+
 
 @dataclass
 class Audit:
@@ -55,8 +58,8 @@ class Audit:
     alone: bool = True
     same: Callable[[RunState], Any] = essence
     """What of a state must be the same with crashes as without."""
-    shown: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """What the decider was shown at each turn: what of the state must be the same, and the tools."""
+    shown: dict[Question, dict[str, Any]] = field(default_factory=dict)
+    """What the decider was shown with each question: what of the state must be the same, and the tools."""
     tried: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
     """Which stores tried to append at each version."""
     effects: list[Any] | None = None
@@ -64,7 +67,7 @@ class Audit:
     started: set[tuple[int, int]] = field(default_factory=set)
     """The (idx, attempt) of every body that ran."""
     problems: list[str] = field(default_factory=list)
-    _shown: dict[tuple[int, int, str | None], dict[str, Any]] = field(default_factory=dict)
+    _shown: dict[tuple[Question, int, str | None], dict[str, Any]] = field(default_factory=dict)
     """The same, for all that people may have said meanwhile."""
     heard: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
     """How many messages of people the decider was shown with each turn."""
@@ -73,8 +76,9 @@ class Audit:
         """Look at a question to the decider."""
         self.heard[state.turns].add(len(state.messages))
         shown = {"run": self.same(state), "tools": [*tools]}
-        self.shown.setdefault(state.turns, shown)
-        said = state.turns, len(state.messages), state.envelope_json
+        question = state.turns, len(state.unusable), state.summarized
+        self.shown.setdefault(question, shown)
+        said = question, len(state.messages), state.envelope_json
         before = self._shown.setdefault(said, shown)
         if repr(before) != repr(shown):
             self.problems.append(

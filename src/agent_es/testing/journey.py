@@ -14,7 +14,7 @@ from agent_es.errors import AgentError, BadScenario
 from agent_es.events import DoubtSettled, Parked, StepInDoubt
 from agent_es.journal import JournalEntry
 from agent_es.state import RunState
-from agent_es.testing.audit import Audit, effects_beside, hashable, problems_of, words_of
+from agent_es.testing.audit import Audit, Question, effects_beside, hashable, problems_of, words_of
 from agent_es.testing.crash import Crash, Life, Place
 from agent_es.testing.difference import difference
 from agent_es.testing.scenario import Ending, Scenario
@@ -38,7 +38,7 @@ class Fate:
     """How often it could have run another body first."""
     state: RunState | None = None
     """What the run came to; None where it never started."""
-    shown: dict[int, dict[str, Any]] = field(default_factory=dict)
+    shown: dict[Question, dict[str, Any]] = field(default_factory=dict)
     effects: Sequence[object] = ()
     """What happened in the world."""
     counted: bool = True
@@ -182,11 +182,11 @@ def _beside(fate: Fate, calm: Fate, same: object, expected: object) -> Iterable[
         return  # a doubt was settled: perhaps otherwise than the world would have, and under another key
     if same != expected:
         yield f"the run came to another state than without a crash:\n{difference(expected, same)}"
-    for turn in sorted(fate.shown.keys() & calm.shown.keys()):
-        if repr(fate.shown[turn]) != repr(calm.shown[turn]):
+    for question in sorted(fate.shown.keys() & calm.shown.keys()):
+        if repr(fate.shown[question]) != repr(calm.shown[question]):
             yield (
-                f"the decider was shown something else at turn {turn} than without a crash:\n"
-                f"{difference(calm.shown[turn], fate.shown[turn])}"
+                f"the decider was shown something else at turn {question[0]} than without a crash:\n"
+                f"{difference(calm.shown[question], fate.shown[question])}"
             )
 
 
