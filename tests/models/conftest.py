@@ -30,13 +30,13 @@ class StubProcess:
         files = ["--script", str(self._script), "--log", str(self.log), "--port", port]
         program = [sys.executable, "-m", "tests.models.stub", *files]
         self._process = subprocess.Popen(program, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout is not None
         self.url = self._process.stdout.readline().strip()
 
     def kill(self) -> None:
         """Kill it with SIGKILL."""
         self._process.kill()
-        self._process.communicate()
+        self._process.wait(30)
+        self._process.stdout.close()
 
     @property
     def requests(self) -> list[Request]:

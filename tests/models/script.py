@@ -1,7 +1,7 @@
 """What a stub of a model says, and how it fails: values, which a file can hold.
 
-Rule: the first requests of a turn meet its faults, each as often as it says; the requests after these get the answers of
-the turn in order, and the last of these again and again.
+Rule: the first requests of a turn meet its faults, each as often as it says; those after these get the answers of the
+turn in order, and the last of them again and again.
 """
 
 from collections.abc import Callable, Sequence
@@ -78,7 +78,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Asked:
-    """A request as a script sees it: ``turn`` counts the model's turns in it, ``opening`` is its first user message."""
+    """A request as a script sees it: ``turn`` counts the model's turns, ``opening`` is what the user said first."""
 
     path: str
     turn: int

@@ -118,14 +118,11 @@ def _parts_of_responses(body: Json) -> Iterator[Part]:
                 yield Part("spoke", where, item)
             case "message", role:
                 raise Refused(f"{where}.role", f"Invalid value: {role!r}")
-            case "function_call", _:
-                yield Part("call", where, item)
+            case "function_call" | "reasoning" as kind, _:
+                yield Part("call" if kind == "function_call" else "thought", where, item)
             case "function_call_output", _:
-                if not isinstance(item.get("output"), str | list):
-                    raise Refused(f"{where}.output", "An output is a text or a list of parts")
+                _check_content(where, {"content": item.get("output")})
                 yield Part("answer", where, item)
-            case "reasoning", _:
-                yield Part("thought", where, item)
             case kind, _:
                 raise Refused(f"{where}.type", f"Invalid value: {kind!r}")
 

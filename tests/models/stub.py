@@ -2,8 +2,8 @@
 
 Rule 1: a request is in the transcript, and on disk where there is a file, before a byte of its answer is sent.
 Rule 2: a malformed request is refused with 400 and moves nothing: it counts for no turn.
-Rule 3: what is said is a function of the script, the request, and how many requests of its turn came before; a stub that
-is started on a file goes on from what that one holds.
+Rule 3: what is said is a function of the script, the request, and how many requests of its turn came before; a stub
+that is started on a file goes on from what that one holds.
 
 As a process of its own, which prints its URL first: ``python -m tests.models.stub --script FILE --log FILE``.
 """
@@ -236,7 +236,8 @@ class _Connection(BaseHTTPRequestHandler):
         if ill is Ill.MALFORMED:
             lines[1:] = [b'data: {"id": \n\n']
         if ill is Ill.CUT_BODY:
-            lines[-1:] = [lines[-1][: len(lines[-1]) // 2]]
+            body = b"".join(lines)
+            lines = [body[: len(body) // 2]]
         for line in [] if ill is Ill.EMPTY_BODY else lines:
             self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
         if ill not in {Ill.CUT_BODY, Ill.CUT_STREAM}:
@@ -263,7 +264,9 @@ def _spoiled(events: list[Event], ill: Ill) -> list[Event]:
         case Ill.NO_FINISH:
             return [event for event in events if event.kind != "finish"]
         case Ill.EMPTY_CHOICES:
-            return [event for event in map(_emptied, events) if event.kind != "delta"]
+            return [
+                _emptied(event) for event in events if event.kind == "done" or {"choices", "response"} & {*event.data}
+            ]
         case Ill.CUT_STREAM:
             deltas = [at for at, event in enumerate(events) if event.kind == "delta"]
             return events[: deltas[-1] if deltas else len(events) // 2]
@@ -271,25 +274,22 @@ def _spoiled(events: list[Event], ill: Ill) -> list[Event]:
 
 
 def _emptied(event: Event) -> Event:
-    """Return an event without what was said in it; one that is about an item is a delta then."""
-    data = event.data
+    data = {**event.data}
     if "choices" in data:
-        return Event("open", {**data, "choices": []})
+        data["choices"] = []
     if "response" in data:
-        return Event("open", {**data, "response": {**data["response"], "output": []}})
-    return Event("delta", data)
+        data["response"] = {**data["response"], "output": []}
+    return Event(event.kind, data)
 
 
 def _lines(path: str, events: Sequence[Event]) -> Iterator[bytes]:
     """Yield the events as they are sent, each in its bytes."""
     for number, event in enumerate(events):
         if path == CHAT:
-            yield f"data: {canonical(event.data)}\n\n".encode()
+            yield f"data: {canonical(event.data) if event.data else '[DONE]'}\n\n".encode()
         else:
             data = canonical({**event.data, "sequence_number": number})
             yield f"event: {event.data['type']}\ndata: {data}\n\n".encode()
-    if path == CHAT:
-        yield b"data: [DONE]\n\n"
 
 
 def main() -> None:

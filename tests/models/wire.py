@@ -1,6 +1,6 @@
 """An answer as the two APIs send it: as one object, or as events of a stream.
 
-Rule: ids and times come from the place in the script alone, so that a conversation has the same bytes whenever it is held.
+Rule: ids and times come from the place in the script alone, so that a conversation is the same bytes each time.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,10 @@ ENCRYPTED = "reasoning.encrypted_content"
 
 @dataclass(frozen=True)
 class Event:
-    """One event of a stream: a ``delta`` holds a piece of text or arguments, a ``finish`` the reason that it ends."""
+    """One event of a stream.
+
+    A ``delta`` holds a piece of text or arguments, ``finish`` the reason why it ends, ``done`` nothing.
+    """
 
     kind: str
     data: Json
@@ -117,6 +120,7 @@ class Reply:
         yield Event("finish", chunk({}, self.answer.reason))
         if (self.body.get("stream_options") or {}).get("include_usage"):
             yield Event("usage", {**chunk({}), "choices": [], "usage": self._chat_usage()})
+        yield Event("done", {})
 
     @property
     def _status(self) -> str:
