@@ -2,8 +2,9 @@
 
 Rule 1: a request is in the transcript, and on disk where there is a file, before a byte of its answer is sent.
 Rule 2: a malformed request is refused with 400 and moves nothing: it counts for no turn.
-Rule 3: what is said is a function of the script, the request, and how many requests of its turn came before; a stub
-that is started on a file goes on from what that one holds.
+Rule 3: what is said is a function of the script, the request, and how many requests came before at its turn of a
+conversation with its opening; a stub that is started on a file goes on from what that one holds.
+Rule 4: a script that raises is no fault that a client could survive: it is answered 400 too.
 
 As a process of its own, which prints its URL first: ``python -m tests.models.stub --script FILE --log FILE``.
 """
@@ -114,7 +115,9 @@ class Stub:
             return [*self._transcript.requests]
 
     def close(self) -> None:
-        """Stop; answers that take their time are not waited for."""
+        """Stop, once; answers that take their time are not waited for."""
+        if self._closing.is_set():
+            return
         self._closing.set()
         self._server.shutdown()
         self._thread.join()
@@ -202,6 +205,9 @@ class _Connection(BaseHTTPRequestHandler):
         except Refused as refused:
             self._error(400, "invalid_request_error", str(refused), refused.param)
             return
+        except Exception as error:
+            self._error(400, "stub_failed", repr(error))
+            raise
         self._answer(reply, fault or Fault(Ill.SLOW))
 
     def _answer(self, reply: Reply, fault: Fault) -> None:

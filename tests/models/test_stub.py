@@ -5,6 +5,7 @@ Rule: what it refuses is sent as raw HTTP; what it says is read by the clients t
 
 import json
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ from typing import Any
 
 import httpx
 import pytest
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from pydantic_ai import Agent
 from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, UnexpectedModelBehavior
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ThinkingPart, ToolCallPart
@@ -38,6 +39,7 @@ TURNS = [
 USER = {"role": "user", "content": "pay"}
 TOOL = {"name": "pay", "description": "Pay.", "parameters": {"type": "object", "properties": {}}}
 FUNCTION = {"type": "function", **TOOL}
+NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # all is loopback; what a client loads for TLS takes a while
 TOOL_OF_CHAT = {"type": "function", "function": TOOL}
 
 
@@ -71,7 +73,7 @@ def responses(said: Any, **more: Any) -> dict[str, Any]:
 
 def post(stub: Any, path: str, body: Any, timeout: float = 10) -> httpx.Response:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return httpx.post(stub.url.removesuffix("/v1") + path, content=content, timeout=timeout)
+    return httpx.post(stub.url.removesuffix("/v1") + path, content=content, timeout=timeout, verify=NO_TLS)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +228,8 @@ def test_reasoning_that_comes_back_otherwise_is_refused(
 @asynccontextmanager
 async def opened(stub: Any, path: str, **options: Any) -> AsyncIterator[Model[Any]]:
     """A model of pydantic-ai on the stub; it does not retry of itself."""
-    async with AsyncOpenAI(base_url=stub.url, api_key="none", max_retries=0, **options) as client:
+    http = DefaultAsyncHttpxClient(verify=NO_TLS)
+    async with AsyncOpenAI(base_url=stub.url, api_key="none", max_retries=0, http_client=http, **options) as client:
         provider = OpenAIProvider(openai_client=client)
         yield (
             OpenAIChatModel("gpt-5", provider=provider)
@@ -349,6 +352,20 @@ def test_a_script_may_be_a_function_of_the_request(new_stub: Callable[..., Stub]
     assert answered.json()["choices"][0]["message"]["content"] == '"pay" at 0'
 
 
+def test_a_script_that_raises_is_answered_and_shown(
+    new_stub: Callable[..., Stub], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(asked: Asked) -> Answer:
+        raise LookupError(asked.opening)
+
+    stub = new_stub(fail)
+    refused = post(stub, CHAT, chat([USER]))
+    stub.close()
+
+    assert (refused.status_code, refused.json()["error"]["type"]) == (400, "stub_failed")
+    assert "LookupError" in capsys.readouterr().err
+
+
 def failure(stub: Stub, path: str, *, stream: bool, **options: Any) -> Exception:
     with pytest.raises(Exception) as raised:  # noqa: PT011  # each test says which
         run(ask(stub, path, stream=stream, **options))
@@ -401,7 +418,10 @@ def received(stub: Stub, path: str, body: dict[str, Any]) -> str:
     """Return what came of a stream before it was cut."""
     text = ""
     url = stub.url.removesuffix("/v1") + path
-    with suppress(httpx.RemoteProtocolError), httpx.stream("POST", url, json={**body, "stream": True}) as events:
+    with (
+        suppress(httpx.RemoteProtocolError),
+        httpx.stream("POST", url, json={**body, "stream": True}, verify=NO_TLS) as events,
+    ):
         for piece in events.iter_text():
             text += piece
     return text
