@@ -118,7 +118,7 @@ def post(stub: Any, path: str, body: Any, timeout: float = 10) -> httpx.Response
         (RESPONSES, responses([USER, output(), item()]), "No tool call just before it"),
         (RESPONSES, responses([USER, output({}), item()]), "No tool call just before it"),
         (RESPONSES, responses([USER, item(), USER, output()]), "No tool output found"),
-        (RESPONSES, responses([USER, item(), item("c2"), output(), item("c3"), output("c3")]), "No tool output"),
+        (RESPONSES, responses([USER, item(), item("b"), output(), item("c"), output("b"), output("c")]), "No tool"),
         (RESPONSES, responses([USER, item()]), "No tool output found"),
         (RESPONSES, responses([USER, item(), output(), output()]), "an answer already"),
         (RESPONSES, responses([USER, item(), item(), output()]), "Two tool calls"),
@@ -187,6 +187,17 @@ def sent_with_reasoning(stub: Stub) -> list[dict[str, Any]]:
 
 def answers_to(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [output(item["call_id"]) for item in items if item["type"] == "function_call"]
+
+
+def test_encrypted_content_is_sent_to_those_who_ask_for_it(new_stub: Callable[..., Stub]) -> None:
+    answered = post(new_stub(TURNS), RESPONSES, responses([USER]))
+
+    assert answered.json()["output"][0]["encrypted_content"] is None
+
+
+@pytest.mark.parametrize(("text", "tokens"), [("", 1), ("ab", 1), ("abc", 2), ("abcdef", 2), ("é€", 2), ("é€é€", 3)])
+def test_four_bytes_of_canonical_json_are_a_token_and_what_is_left_is_one_too(text: str, tokens: int) -> None:
+    assert tokens_of(text) == tokens
 
 
 def test_reasoning_that_comes_back_as_it_was_sent_is_taken(new_stub: Callable[..., Stub]) -> None:
