@@ -95,16 +95,19 @@ def _samples(cls: type[Event], state: RunState) -> Iterator[dict[str, Any]]:
     choices = {
         name: _choices(about.annotation)
         for name, about in cls.model_fields.items()
-        if (about.is_required() or name in CHOSEN) and name not in ("idx", "turn", "attempt", "timestamp")
+        if (about.is_required() or name in CHOSEN)
+        and name not in ("idx", "turn", "attempt", "timestamp", "first", "up_to")
     }
     if cls in (WaitBegan, WaitEnded):
         yield from ({"timestamp": NOON, **fields} for fields in _waits(cls, state))
         return
     for chosen in product(*choices.values()):
-        turn = {"turn": 0} if "turn" in cls.model_fields else {}
-        values = {"timestamp": NOON, **turn, **dict(zip(choices, chosen, strict=True))}
-        if "idx" not in cls.model_fields:
+        where = {"turn": state.turns, "first": state.summarized, "up_to": len(state.steps)}
+        known = {name: value for name, value in where.items() if name in cls.model_fields}
+        values = {"timestamp": NOON, **known, **dict(zip(choices, chosen, strict=True))}
+        if "idx" not in cls.model_fields or not cls.model_fields["idx"].is_required():
             yield values
+        if "idx" not in cls.model_fields:
             continue
         places = [(step.idx, step.attempt) for step in state.open_steps]
         if cls is LlmDecided:

@@ -19,6 +19,8 @@ from agent_es.run import AgentRun
 from agent_es.state import Message, RunState, Step, StepStatus, Summary
 from agent_es.tools import Effect, tool
 
+__all__ = ["Entry", "Outline", "Phase", "Summarizer", "Written", "active", "entries"]
+
 Kind = Literal["goal", "fact", "summary", "message", "call", "result", "error", "doubt", "gate"]
 
 _KINDS: dict[StepStatus, Kind] = {
