@@ -29,6 +29,9 @@ NOON = datetime(2026, 7, 5, 10, tzinfo=UTC)
 STEPS = 2
 """Steps of the turn that is explored: with two, each can be open, done or in doubt beside the other."""
 
+PLACED = {"idx", "turn", "attempt", "timestamp", "first", "up_to"}
+"""Fields whose values say where in the journal an event stands."""
+
 CHOSEN = {"then", "is_expired"}
 """Fields with a default of which every value is tried, since it leads elsewhere."""
 
@@ -95,8 +98,7 @@ def _samples(cls: type[Event], state: RunState) -> Iterator[dict[str, Any]]:
     choices = {
         name: _choices(about.annotation)
         for name, about in cls.model_fields.items()
-        if (about.is_required() or name in CHOSEN)
-        and name not in ("idx", "turn", "attempt", "timestamp", "first", "up_to")
+        if (about.is_required() or name in CHOSEN) and name not in PLACED
     }
     if cls in (WaitBegan, WaitEnded):
         yield from ({"timestamp": NOON, **fields} for fields in _waits(cls, state))

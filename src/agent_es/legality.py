@@ -53,7 +53,7 @@ from agent_es.waits import ASKED
 StepEvent = ToolResult | ToolFailed | StepInDoubt | DoubtSettled
 
 _OUTCOMES: frozenset[type[Event]] = frozenset((ToolResult, ToolFailed, StepInDoubt, DoubtSettled, FactRecorded))
-_SAID: frozenset[type[Event]] = frozenset((LlmAnswered, AnswerUnusable, Summarized, FactRecorded))
+_SAID: frozenset[type[Event]] = frozenset((LlmAnswered, AnswerUnusable, FactRecorded))
 _MOVES: frozenset[type[Event]] = _SAID | {
     *(LlmDecided, Finished, RunFailed, Parked, CompensationBegan, BudgetReserved, UsageRecorded)
 }
@@ -65,7 +65,12 @@ _ANSWERS: frozenset[type[Event]] = frozenset((ApprovalGranted, ApprovalDenied, Q
 
 LEGAL: Mapping[Status, frozenset[type[Event]]] = {
     Status.PENDING: _MOVES | _ARRIVALS,
-    Status.RUNNING: _MOVES | _OUTCOMES | _GATES | _ARRIVALS | _ANSWERS | {WaitBegan, WaitEnded, CompensationEnded},
+    Status.RUNNING: _MOVES
+    | _OUTCOMES
+    | _GATES
+    | _ARRIVALS
+    | _ANSWERS
+    | {Summarized, WaitBegan, WaitEnded, CompensationEnded},
     Status.WAITING: _OUTCOMES
     | _ARRIVALS
     | _ANSWERS

@@ -133,7 +133,7 @@ STATES = {
         [OPEN_STEP, Cancelled(timestamp=at(2), **DETAILS[Cancelled])], RunState(run_id="r", version=1)
     ),
 }
-SAID = {LlmAnswered, AnswerUnusable, FactRecorded, Summarized}
+SAID = {LlmAnswered, AnswerUnusable, FactRecorded}
 MAY_HAPPEN = {
     Status.PENDING: {
         *SAID,
@@ -142,6 +142,7 @@ MAY_HAPPEN = {
     },
     Status.RUNNING: {
         *SAID,
+        Summarized,
         *(BudgetReserved, UsageRecorded, EnvelopeChanged, StepRefused, CallDelayed, ApprovalRequested),
         *(ApprovalGranted, ApprovalDenied, QuestionAnswered, Steered, Paused),
         SignalReceived,
