@@ -18,7 +18,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any, Protocol, TypeVar, assert_never
 
-from agent_es.decider import Answered
+from agent_es.decider import Answered, Decider
 from agent_es.errors import AgentError
 from agent_es.events import LlmDecided
 from agent_es.run import AgentRun
@@ -52,8 +52,8 @@ class Acts(Protocol):
         """Raise ``LeaseLost`` where another worker has the run."""
         ...
 
-    def ask(self, run: AgentRun, /) -> Answered | Awaitable[Answered]:
-        """Ask the run's decider."""
+    def ask(self, run: AgentRun, decider: Decider | None, /) -> Answered | Awaitable[Answered]:
+        """Ask a decider, or the run's own."""
         ...
 
     def save(self, run: AgentRun, /) -> None:
@@ -221,8 +221,8 @@ class Threads:
             return self.next_done()
         self._runner.check_held(request.run)
         match request:
-            case Decide(run):
-                return finish(self._runner.ask(run))
+            case Decide(run, decider):
+                return finish(self._runner.ask(run, decider))
             case Start():
                 self._ready.append(Body(self._runner, request))
                 return None
@@ -302,8 +302,8 @@ class Tasks:
                 return None
             case _ if self.cancelled is not None:
                 raise self.cancelled
-            case Decide(run):
-                decision = self._runner.ask(run)
+            case Decide(run, decider):
+                decision = self._runner.ask(run, decider)
                 return await decision if inspect.isawaitable(decision) else decision
             case Transact(run):
                 return await self.see_through(self._runner.transact, run, Body(self._runner, request))
