@@ -2,10 +2,13 @@
 
 import asyncio
 import signal
+import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -35,7 +38,7 @@ from agent_es import (
     Worker,
     tool,
 )
-from agent_es.errors import BadAgent, BadDecision, LeaseLost, RunConflict, RunHeld, RunNotOpen
+from agent_es.errors import BadAgent, BadDecision, LeaseLost, RunConflict, RunHeld, RunNotOpen, StoreBusy
 from agent_es.own_loop import OpenRun
 from agent_es.owners import Owner
 from agent_es.testing import MovableClock
@@ -490,6 +493,30 @@ def test_what_the_function_raises_reaches_the_loop_and_nothing_is_recorded(store
     assert store.leases.holder("run-1") is None
 
 
+def test_after_an_append_that_failed_the_loop_goes_on_from_what_is_durable(tmp_path: Path) -> None:
+    url, asked = tmp_path / "runs.db", list[int]()
+
+    def ask(state: RunState) -> Any:
+        asked.append(state.turns)
+        if len(asked) == 1:
+            blocker.execute("BEGIN IMMEDIATE")
+        return LOOK
+
+    with (
+        RunStore(f"sqlite:///{url}", patience=0.2) as store,
+        closing(sqlite3.connect(url, isolation_level=None)) as blocker,
+        Runner(store).open(Pays, run_id="run-1", goal="Look") as run,
+    ):
+        with pytest.raises(StoreBusy):
+            run.decide(ask)
+        blocker.execute("ROLLBACK")
+        decided = run.decide(ask)
+        state = run.act()
+
+        assert (decided, asked, state.steps[0].status) == ([LOOK], [0, 0], "done")
+        assert types(store) == ["run_started", "llm_decided", "llm_decided", "tool_result"]
+
+
 def test_a_run_that_another_worker_has_is_not_opened(store: RunStore, within: In) -> None:
     store.start(Pays, run_id="run-1", goal="Look")
     store.leases.take("run-1", Owner.here(), 30)
@@ -553,6 +580,32 @@ def test_a_run_is_started_as_by_run(store: RunStore, within: In) -> None:
         within(Runner(store), once(never), goal="Something else")
     state = store.load("run-1")
     assert (state.input, state.tags) == ({"n": 1}, {"team": "a"})
+
+
+def test_a_task_that_is_cancelled_while_it_opens_a_run_gives_it_back(store: RunStore) -> None:
+    taking, may_go_on = threading.Event(), threading.Event()
+
+    class Slow(Runner):
+        def hold(self, run: AgentRun) -> AgentRun:
+            taking.set()
+            assert may_go_on.wait(30)
+            return super().hold(run)
+
+    async def loop() -> None:
+        async def work() -> None:
+            async with Slow(store).open(Pays, run_id="run-1", goal="Look"):
+                raise AssertionError("it was cancelled before")
+
+        task = asyncio.create_task(work())
+        assert await asyncio.to_thread(taking.wait, 30)
+        task.cancel()
+        may_go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(loop())
+
+    assert store.leases.holder("run-1") is None
 
 
 def test_a_task_that_is_cancelled_gives_the_run_back(store: RunStore) -> None:
