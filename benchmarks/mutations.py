@@ -176,7 +176,7 @@ MUTANTS = (
         "wait_not_slept",
         "the next attempt starts before it is due",
         "runtime.py",
-        "                self._sleep(wait)\n",
+        "            self._sleep(wait)\n",
         "",
     ),
     # Keys.
@@ -270,8 +270,8 @@ MUTANTS = (
         "moved_and_going_on",
         "a worker that was overtaken goes on: what it finds in the journal is permission enough",
         "runtime.py",
-        "event.attempt, Waits(wait_of(event)))\n            raise\n",
-        "event.attempt, Waits(wait_of(event)))\n",
+        "step.tool, event.attempt, waits)\n            raise\n",
+        "step.tool, event.attempt, waits)\n",
     ),
     Mutant(
         "appended_blindly",
@@ -445,8 +445,8 @@ MUTANTS = (
         "wait_apart",
         "what a body asked to wait for is not recorded in its transaction",
         "runtime.py",
-        "                case Waits(wait):\n                    run.record_wait_of(body.idx, wait)\n",
-        "                case Waits(wait):\n                    raise RolledBack\n",
+        "            if not isinstance(outcome, Returned | Waits):\n",
+        "            if not isinstance(outcome, Returned):\n",
     ),
     # What people say.
     Mutant(
@@ -506,10 +506,11 @@ MUTANTS = (
         "failed_and_committed",
         "the transaction of a body that failed is committed, with its failure",
         "runtime.py",
-        "                case _:\n                    raise RolledBack\n",
-        "                case _:\n"
-        "                    run.record_failure(body.idx, outcome)\n"
-        '                    outcome = Returned("null")\n',
+        "                raise RolledBack\n            run.record_outcome(body.idx, outcome)\n",
+        "                run.record_failure(body.idx, outcome)\n"
+        '                outcome = Returned("null")\n'
+        "            else:\n"
+        "                run.record_outcome(body.idx, outcome)\n",
     ),
     Mutant(
         "session_commits",

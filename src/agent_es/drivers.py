@@ -19,11 +19,10 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Protocol, TypeVar, assert_never
 
-from agent_es.decider import Answered
+from agent_es.decider import Answered, Decider
 from agent_es.errors import AgentError
 from agent_es.events import LlmDecided
 from agent_es.run import AgentRun
-from agent_es.scratchpad import Phase
 from agent_es.state import Step
 from agent_es.step import (
     Append,
@@ -66,12 +65,8 @@ class Acts(Protocol):
         """Raise ``LeaseLost`` where another worker has the run."""
         ...
 
-    def ask(self, run: AgentRun, /) -> Answered | Awaitable[Answered]:
-        """Ask the run's decider."""
-        ...
-
-    def summarize(self, run: AgentRun, phase: Phase, /) -> Any:
-        """Ask the run's summarizer."""
+    def ask(self, run: AgentRun, decider: Decider | None, /) -> Answered | Awaitable[Answered]:
+        """Ask a decider, or the run's own."""
         ...
 
     def save(self, run: AgentRun, /) -> None:
@@ -247,10 +242,10 @@ class Threads:
             return self.next_done()
         self._runner.check_held(request.run)
         match request:
-            case Decide(run):
-                return finish(self._runner.ask(run))
-            case Summarize(run, phase):
-                return finish(self._runner.summarize(run, phase))
+            case Decide(run, decider):
+                return finish(self._runner.ask(run, decider))
+            case Summarize(_, phase, summarizer):
+                return finish(summarizer.summarize(phase))
             case Start():
                 self._ready.append(Body(self._runner, request))
                 return None
@@ -330,11 +325,11 @@ class Tasks:
                 return None
             case _ if self.cancelled is not None:
                 raise self.cancelled
-            case Decide(run):
-                decision = self._runner.ask(run)
+            case Decide(run, decider):
+                decision = self._runner.ask(run, decider)
                 return await decision if inspect.isawaitable(decision) else decision
-            case Summarize(run, phase):
-                summary = self._runner.summarize(run, phase)
+            case Summarize(_, phase, summarizer):
+                summary = summarizer.summarize(phase)
                 return await summary if inspect.isawaitable(summary) else summary
             case Transact(run):
                 return await self.see_through(self._runner.transact, run, Body(self._runner, request))
