@@ -80,7 +80,7 @@ class Patience:
 
     def wait(self, attempt: int, asked_for: float | None) -> float:
         """Return the seconds to wait after so many attempts."""
-        if asked_for is not None:
+        if asked_for:
             return asked_for
         longest = min(self.longest_wait, self.first_wait * 2.0 ** min(attempt - 1, 50))
         return longest * (0.5 + self.draw() / 2)

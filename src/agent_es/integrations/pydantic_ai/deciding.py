@@ -33,8 +33,8 @@ class ModelDecider:
 
     ``instructions`` stand before each conversation, ``settings`` are pydantic-ai's ``ModelSettings``.  ``memory``
     says how much is read at once; left out, that is 32,000 tokens or three quarters of the model's window, and the
-    model itself sums up what is older; None for all there is.  ``output_type`` is a type that the final answer is to have:
-    any that pydantic knows.  ``offers`` are what the model may do beside calling tools: ``Sleep``, ``WaitFor``,
+    model itself sums up what is older; None for all there is.  ``output_type`` is the type of the final answer: any
+    that pydantic knows.  ``offers`` are what the model may do beside calling tools: ``Sleep``, ``WaitFor``,
     ``Ask``; with ``phases`` it may close a phase, too.
 
     ``on_delta`` is told what the model says as it comes, see ``Delta``.  ``patience`` bounds how long is asked where

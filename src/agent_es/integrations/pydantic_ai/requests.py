@@ -112,13 +112,22 @@ def returned(step: Step, call_id: str, longest: int) -> ToolReturnPart:
     """Return what became of a call; a failure, a refusal and a doubt that is told are errors to be read."""
     if step.status == "done":
         return ToolReturnPart(step.tool, shown(step, longest), call_id, timestamp=EPOCH)
-    why = step.value_json or '"nothing came of it"'
-    return ToolReturnPart(step.tool, why, call_id, timestamp=EPOCH, outcome="failed")
+    return ToolReturnPart(step.tool, _why(step.error), call_id, timestamp=EPOCH, outcome="failed")
+
+
+def _why(error: Mapping[str, Any] | None) -> str:
+    if error is None:
+        return "Nothing came of it."
+    applied = {None: " Nobody knows whether it happened.", True: " It happened all the same."}
+    return f"{error['type']}: {error['message']}{applied.get(error.get('applied', False), '')}"
 
 
 def as_json(response: ModelResponse) -> Any:
     """Return a message as the journal keeps it: what the model said, and nothing of who asked."""
     (data,) = ModelMessagesTypeAdapter.dump_python([response], mode="json", exclude_none=True)
+    for part in data["parts"]:
+        if part.get("tool_call_id", "").startswith(MADE_UP):
+            part["tool_call_id"] = ""
     kept = {name: value for name, value in data.items() if name not in LOCAL}
     return {**kept, "usage": {name: count for name, count in kept["usage"].items() if count}}
 
