@@ -39,6 +39,7 @@ from agent_es.events import (
 from agent_es.journal import JournalEntry
 from agent_es.legality import check_legal
 from agent_es.run import AgentRun
+from agent_es.runtime import memory_of
 from agent_es.state import RunState, Status, ended
 from agent_es.store import RunStore
 from agent_es.store.tables import deliveries, inbox, keys, runs, tags
@@ -63,8 +64,8 @@ class Audit:
     started: set[tuple[int, int]] = field(default_factory=set)
     """The (idx, attempt) of every body that ran."""
     problems: list[str] = field(default_factory=list)
-    _shown: dict[tuple[int, int, str | None], dict[str, Any]] = field(default_factory=dict)
-    """The same, for all that people may have said meanwhile."""
+    _shown: dict[tuple[int, int, str | None, int, int], dict[str, Any]] = field(default_factory=dict)
+    """The same, for all that people may have said meanwhile, and a model of no use; and for what was summarized."""
     heard: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
     """How many messages of people the decider was shown with each turn."""
 
@@ -73,7 +74,7 @@ class Audit:
         self.heard[state.turns].add(len(state.messages))
         shown = {"run": self.same(state), "tools": [*tools]}
         self.shown.setdefault(state.turns, shown)
-        said = state.turns, len(state.messages), state.envelope_json
+        said = state.turns, len(state.messages), state.envelope_json, len(state.unusable), state.summarized
         before = self._shown.setdefault(said, shown)
         if repr(before) != repr(shown):
             self.problems.append(
@@ -148,6 +149,7 @@ class Overheard:
         self._decider = decider
         self._audit = audit
         self._store = store
+        self.memory = memory_of(decider)
 
     def decide(self, run: RunState, tools: Sequence[ToolSpec], /) -> Answered | Awaitable[Answered]:
         """Ask the decider."""
