@@ -26,6 +26,7 @@ import agent_es
 import agent_es.testing
 from agent_es import errors
 from agent_es.cli.app import app
+from agent_es.integrations import pydantic_ai as models
 from agent_es.legality import LEGAL
 from agent_es.testing import strategies
 
@@ -106,7 +107,11 @@ def test_every_command_and_every_option_is_documented() -> None:
 def test_every_public_name_is_in_the_reference() -> None:
     listed = re.findall(r"^::: ([\w.]+)$", read("reference/api.md"), re.MULTILINE)
 
-    public = [f"{home.__name__}.{name}" for home in (agent_es, agent_es.testing, strategies) for name in home.__all__]
+    public = [
+        f"{home.__name__}.{name}"
+        for home in (agent_es, agent_es.testing, strategies, models)
+        for name in home.__all__
+    ]
     assert sorted(listed) == sorted(public)
 
 
