@@ -140,7 +140,8 @@ def tell(folder: Path, say: Callable[[str, str], object]) -> Told:
         say("line", line)
     journal = [str(entry) for entry in store.journal(RUN_ID)]
     state = store.load(RUN_ID)
-    say("line", f"The journal now has {len(journal)} events; step 1 was decided once and recorded twice:")
+    paid = next(step.idx for step in state.steps if step.tool == "process_refund")
+    say("line", f"The journal now has {len(journal)} events; step {paid} was decided once and recorded twice:")
     for line in journal:
         say("journal", line)
     say("line", f"The provider's keystore: {_keystore(provider.keystore)}")
@@ -177,7 +178,8 @@ def kill_at_the_hard_spot(folder: Path) -> int:
         worker.kill()
     if posted != "posted":
         status = worker.wait()
-        if name := os.environ.get(MODEL):
+        if posted:
+            name = os.environ.get(MODEL)
             raise AgentError(f"the run came to its end, and the model {name} did not call process_refund: {posted}")
         raise RuntimeError(f"the worker ended before its refund was posted (exit status {status})")
     return -worker.wait()
@@ -217,7 +219,7 @@ def work(folder: Path) -> None:
 
     provider = PaymentProvider(folder / PROVIDER_DB, after_commit=wait_to_be_killed)
     state = Runner(open_store(folder), decider_of_the_story(), deps=provider).run(RefundRun, run_id=RUN_ID, goal=GOAL)
-    print(state.answer or state.parked)  # noqa: T201  # the parent reads it
+    print(canonical(state.answer or state.parked))  # noqa: T201  # the parent reads it
 
 
 def resume(folder: Path) -> None:
