@@ -1,8 +1,9 @@
 """Some weeks of an overdue invoice, played in a second.
 
-Run it: python -m examples.collections [FOLDER] [--never-paid] [--killed]
+Run it: python -m examples.collections [FOLDER] [--never-paid] [--killed] [--model NAME]
 """
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -12,7 +13,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from agent_es import Notice, Runner, RunStore
+from agent_es import Decider, Notice, Runner, RunStore
 from agent_es.testing import CrashingRunner, Life, MovableClock, Place, sigkill
 from examples.collections.agent import CollectRun, collect
 from examples.collections.host import Booking, Host, Mail, Paid
@@ -43,9 +44,11 @@ class Doomed(Life):
 class Weeks:
     """The host and its store in a folder, and a clock that is moved by hand."""
 
-    def __init__(self, folder: Path, now: datetime | None = None) -> None:
+    def __init__(self, folder: Path, now: datetime | None = None, model: str | None = None) -> None:
         url = f"sqlite:///{folder / 'host.db'}"
         self.folder = folder
+        self.model = model
+        self.decider = decider_of(model)
         self.clock = MovableClock(now) if now else MovableClock()
         self.store = RunStore(url, clock=self.clock)
         self.host = Host(url, today=lambda: self.clock.now().date())
@@ -62,12 +65,15 @@ class Weeks:
     def worker(self, **life: Any) -> Runner:
         """Return a worker that does what is due today, and waits for nothing."""
         kind = CrashingRunner if life else Runner
-        return kind(self.store, agents=[CollectRun], deps=self.host, on_event=self.hear, max_wait=0, **life)
+        return kind(
+            self.store, self.decider, agents=[CollectRun], deps=self.host, on_event=self.hear, max_wait=0, **life
+        )
 
     def kill_one(self, run_id: str, place: str) -> None:
         """Let a process begin what is due today; it is killed where it comes to a place."""
         now = self.clock.now().isoformat()
         command = [sys.executable, "-m", "examples.collections", str(self.folder), "--die", run_id, now, place]
+        command += ["--model", self.model] if self.model else []
         if (status := subprocess.run(command, check=False).returncode) != 0:
             self.say(f"the worker ended with {status}: {place}")
 
@@ -97,16 +103,26 @@ class Weeks:
         self.store.close()
 
 
+def decider_of(model: str | None) -> Decider | None:
+    """Return the model of that name, or None for the script that the agent has."""
+    if not model:
+        return None
+    from examples.collections.model import collector  # noqa: PLC0415  # an optional extra
+
+    return collector(model)
+
+
 if __name__ == "__main__":
     options = ArgumentParser(prog="python -m examples.collections", description=__doc__.partition("\n")[0])
     options.add_argument("folder", nargs="?", type=Path, help="where host.db is kept")
     options.add_argument("--never-paid", action="store_true", help="nobody pays")
     options.add_argument("--killed", action="store_true", help="two workers are killed on the way")
     options.add_argument("--die", nargs=3, metavar=("RUN", "NOW", "PLACE"), help="be the worker that is killed")
+    options.add_argument("--model", default=os.environ.get("AGENT_ES_MODEL"), help="who decides, as openai:gpt-5")
     given = options.parse_args()
     folder = given.folder or Path(tempfile.mkdtemp())
     folder.mkdir(parents=True, exist_ok=True)
-    weeks = Weeks(folder, given.die and datetime.fromisoformat(given.die[1]))
+    weeks = Weeks(folder, given.die and datetime.fromisoformat(given.die[1]), given.model)
     if given.die:
         weeks.worker(life=Doomed(given.die[2])).resume(given.die[0])
     else:

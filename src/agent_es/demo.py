@@ -4,6 +4,7 @@ Rule: the money is moved by a provider that is not in the agent, and the worker 
 """
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from agent_es.decider import Finish, ScriptedDecider
+from agent_es.decider import Decider, Finish, ScriptedDecider
+from agent_es.errors import AgentError
 from agent_es.run import AgentRun
 from agent_es.runtime import Runner
 from agent_es.state import RunState
@@ -31,6 +33,13 @@ PROVIDER_DB = "provider.db"
 POLICY = "Refundable within the window, minus a fee."
 KILLED_WITHIN = 30.0
 """Seconds that the worker has to reach the hard spot."""
+MODEL = "AGENT_ES_MODEL"
+"""The variable that names a model which decides in place of the script."""
+MODEL_ANSWERS_WITHIN = 600.0
+"""Seconds that a process has where a model decides."""
+INSTRUCTIONS = """\
+You refund orders.  Look up the refund policy first.  Then refund the order in full with process_refund, once.
+Then say in one sentence that it is done.  ORD-3300 was paid in full: 180.00."""
 
 SCRIPT = ScriptedDecider(
     [
@@ -39,6 +48,18 @@ SCRIPT = ScriptedDecider(
         Finish("Refund of $180.00 for ORD-3300 is complete."),
     ]
 )
+
+
+def decider_of_the_story() -> Decider | None:
+    """Return the model that decides, where one is named; None for the script.  Raises ``AgentError``."""
+    name = os.environ.get(MODEL)
+    if not name:
+        return None
+    try:
+        from agent_es.integrations.pydantic_ai import ModelDecider  # noqa: PLC0415  # an optional extra
+    except ImportError as error:
+        raise AgentError(str(error)) from None
+    return ModelDecider(name, instructions=INSTRUCTIONS)
 
 
 class RefundRun(AgentRun):
@@ -100,6 +121,7 @@ def tell(folder: Path, say: Callable[[str, str], object]) -> Told:
     provider = PaymentProvider(folder / PROVIDER_DB)
     store = open_store(folder)
 
+    decider_of_the_story()  # what is wrong with it is better said here than by the worker
     say("act", f"1  A worker starts {RUN_ID}: {GOAL}.")
     killed_by = kill_at_the_hard_spot(folder)
     say("line", f"SIGKILL ({killed_by}): the provider has posted the refund, the journal does not know it yet.")
@@ -111,14 +133,15 @@ def tell(folder: Path, say: Callable[[str, str], object]) -> Told:
     say("line", f"The provider's ledger: {_ledger(crash_ledger)}")
 
     say("act", "2  A naive restart, on a copy: it starts again from the top, and forgets what it did.")
-    naive = restart_naively(folder, say)
+    naive = restart_naively(folder, store.load(RUN_ID), say)
 
     say("act", "3  The durable resume, in a fresh process, on what the dead worker left.")
     for line in resume_in_a_fresh_process(folder):
         say("line", line)
     journal = [str(entry) for entry in store.journal(RUN_ID)]
     state = store.load(RUN_ID)
-    say("line", f"The journal now has {len(journal)} events; step 1 was decided once and recorded twice:")
+    paid = next(step.idx for step in state.steps if step.tool == "process_refund")
+    say("line", f"The journal now has {len(journal)} events; step {paid} was decided once and recorded twice:")
     for line in journal:
         say("journal", line)
     say("line", f"The provider's keystore: {_keystore(provider.keystore)}")
@@ -154,19 +177,23 @@ def kill_at_the_hard_spot(folder: Path) -> int:
         posted = worker.stdout.readline().strip()
         worker.kill()
     if posted != "posted":
-        raise RuntimeError(f"the worker ended before its refund was posted (exit status {worker.wait()})")
+        status = worker.wait()
+        if posted:
+            name = os.environ.get(MODEL)
+            raise AgentError(f"the run came to its end, and the model {name} did not call process_refund: {posted}")
+        raise RuntimeError(f"the worker ended before its refund was posted (exit status {status})")
     return -worker.wait()
 
 
-def restart_naively(folder: Path, say: Callable[[str, str], object]) -> dict[str, Any]:
+def restart_naively(folder: Path, crashed: RunState, say: Callable[[str, str], object]) -> dict[str, Any]:
     """Do what a program without a journal does after a crash: call everything again, under new keys."""
     provider = PaymentProvider(shutil.copy(folder / PROVIDER_DB, folder / "naive-provider.db"))
     view = RefundRun.of(RunState(run_id=RUN_ID, goal=GOAL))
-    for idx, decision in enumerate(SCRIPT.script):
-        if isinstance(decision, CallTool):
-            ctx = ToolContext(provider, RUN_ID, idx, 1, idempotency_key=f"refund-{uuid4()}")
-            body = RefundRun.agent_tools[decision.tool].bind(view, ctx, canonical(decision.args))
-            say("line", f"step {idx} {decision.tool} is called again: {canonical(body())}")
+    for step in crashed.steps:
+        if step.tool in RefundRun.agent_tools and (step.is_open or step.status == "done"):
+            ctx = ToolContext(provider, RUN_ID, step.idx, 1, idempotency_key=f"refund-{uuid4()}")
+            body = RefundRun.agent_tools[step.tool].bind(view, ctx, step.args_json)
+            say("line", f"step {step.idx} {step.tool} is called again: {canonical(body())}")
     say("bad", f"The provider's ledger: {_ledger(provider.ledger)}. Double refund: the customer was paid twice.")
     return {"ledger": provider.ledger, "refunds": provider.refunds}
 
@@ -178,7 +205,7 @@ def resume_in_a_fresh_process(folder: Path) -> list[str]:
         stdout=subprocess.PIPE,
         text=True,
         check=True,
-        timeout=KILLED_WITHIN,
+        timeout=MODEL_ANSWERS_WITHIN if os.environ.get(MODEL) else KILLED_WITHIN,
     )
     return done.stdout.splitlines()
 
@@ -191,7 +218,8 @@ def work(folder: Path) -> None:
         time.sleep(KILLED_WITHIN)
 
     provider = PaymentProvider(folder / PROVIDER_DB, after_commit=wait_to_be_killed)
-    Runner(open_store(folder), deps=provider).run(RefundRun, run_id=RUN_ID, goal=GOAL)
+    state = Runner(open_store(folder), decider_of_the_story(), deps=provider).run(RefundRun, run_id=RUN_ID, goal=GOAL)
+    print(canonical(state.answer or state.parked))  # noqa: T201  # the parent reads it
 
 
 def resume(folder: Path) -> None:
@@ -205,16 +233,19 @@ def resume(folder: Path) -> None:
         "finished": "finished: {text}",
     }
 
+    keys = dict[int, str]()
+
     def explain(notice: Any) -> None:
         values = {name: getattr(notice, name) for name in ("idx", "tool", "attempt", "key", "text")}
         print(explained.get(notice.kind, str(notice)).format(**values))  # noqa: T201  # the parent reads it
         if notice.kind == "attempted_again":
+            keys[notice.idx] = notice.key
             print(f"step {notice.idx} {notice.tool}: sent with the same key, {notice.key}")  # noqa: T201
-        if notice.kind == "completed":
-            calls = provider.keystore["ORD-3300:refund:180.00"]
+        if notice.kind == "completed" and notice.idx in keys:
+            calls = provider.keystore[keys[notice.idx]]
             print(f"the provider honoured the key already: call {calls}, the first answer, no second charge")  # noqa: T201
 
-    Runner(open_store(folder), deps=provider, on_event=explain).resume(RUN_ID)
+    Runner(open_store(folder), decider_of_the_story(), deps=provider, on_event=explain).resume(RUN_ID)
 
 
 def _ledger(ledger: dict[str, str]) -> str:

@@ -10,6 +10,7 @@ Rule 2: errors are raised where something is refused, before anything is lost.
     │   ├── BadTool
     │   ├── BadAgent
     │   ├── BadArguments
+    │   ├── BadDecider
     │   ├── BadDecision
     │   ├── BadWait
     │   ├── BadSignal
@@ -49,6 +50,9 @@ Rule 2: errors are raised where something is refused, before anything is lost.
     │   ├── StoreBusy
     │   ├── AppendUnknown
     │   └── SchemaMismatch
+    ├── ModelError            whoever answers as a model
+    │   ├── ModelUnavailable
+    │   └── ModelRefused
     ├── BadJournal            a line that is no journal line
     ├── NotRecordable         a value that JSON cannot say
     └── EffectError           raised by the body of a tool
@@ -79,6 +83,10 @@ class BadAgent(DefinitionError):
 
 class BadArguments(DefinitionError):
     """The arguments of a call do not fit its tool; the body was not called."""
+
+
+class BadDecider(DefinitionError):
+    """A decider is set up in a way that cannot work."""
 
 
 class BadDecision(DefinitionError):
@@ -246,6 +254,23 @@ class AppendUnknown(StoreError):
 
 class SchemaMismatch(StoreError):
     """The store was written by another version of agent_es."""
+
+
+class ModelError(AgentError):
+    """A model was asked, and gave no answer; nothing was recorded."""
+
+    def __init__(self, message: str | None = None, *, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        """The HTTP status of the last attempt, where there was one."""
+
+
+class ModelUnavailable(ModelError):
+    """A model gave no answer within the bound; resume the run later."""
+
+
+class ModelRefused(ModelError):
+    """A model refused the request: to ask again as it is cannot help."""
 
 
 class BadJournal(AgentError, ValueError):

@@ -794,7 +794,7 @@ def _plan(run: AgentRun, tools: Mapping[str, Tool], idx: int, call: Call) -> Pla
 def _args_of(run: AgentRun, call: CallTool) -> str:
     """Return the arguments of a call as the journal has them; raise ``BadArguments`` for what a model cannot mean."""
     try:
-        given = parsed(call.args) if isinstance(call.args, str) else call.args
+        given = parsed(call.args.strip() or "{}") if isinstance(call.args, str) else call.args
     except NotRecordable as error:
         raise BadArguments(f"{call.tool}: the arguments cannot be read: {error}") from None
     if not isinstance(given, Mapping):

@@ -25,7 +25,9 @@ from agent_es import (
     crash_point,
     tool,
 )
+from agent_es.decider import Answered, Said, Unusable, Used
 from agent_es.errors import BadScenario
+from agent_es.scratchpad import Memory
 from agent_es.testing import DidNotSurvive, Ending, Report, Scenario, fuzz, survives_every_crash
 
 
@@ -439,3 +441,33 @@ class Uncopiable(ScriptedDecider):
 def test_a_decider_that_cannot_be_copied_asks_for_a_factory() -> None:
     with pytest.raises(BadScenario, match=r"it holds a connection.*Scenario\(decider=lambda"):
         survives_every_crash(scenario(decider=Uncopiable([Finish("done")])))
+
+
+class Mumbler:
+    """Says nothing of use first; its memory is small, and it reads what is summed up."""
+
+    memory = Memory(cap=200, keep=0)
+
+    def decide(self, run: RunState, tools: Sequence[ToolSpec], /) -> Answered:
+        if run.turns == 0 and not run.unusable:
+            return Used(Unusable("it is empty"), said=Said("mumbler", None))
+        return Finish("done") if run.turns else CallTool("read", {"words": 300})
+
+
+class Reader(AgentRun):
+    """Reads much."""
+
+    decider = Mumbler()
+
+    @tool(effect=Effect.READ)
+    def read(self, words: int) -> str:
+        return "word " * words
+
+
+def test_a_decider_that_is_asked_again_for_a_reason_is_shown_that_reason_and_its_own_memory_counts() -> None:
+    def summed_up(ending: Ending) -> None:
+        assert len(ending.state.summaries) == 1
+
+    report = survives_every_crash(Scenario(agent=Reader), summed_up)
+
+    assert report.runs > 10

@@ -26,6 +26,7 @@ import agent_es
 import agent_es.testing
 from agent_es import errors, scratchpad
 from agent_es.cli.app import app
+from agent_es.integrations import pydantic_ai as models
 from agent_es.legality import LEGAL
 from agent_es.testing import strategies
 
@@ -103,7 +104,7 @@ def test_every_command_and_every_option_is_documented() -> None:
                 assert option in sections[f"agent-es {name}"], f"agent-es {name} {option}"
 
 
-HOMES = (agent_es, agent_es.testing, strategies, scratchpad)
+HOMES = (agent_es, agent_es.testing, strategies, scratchpad, models)
 """The modules that say what of them is public."""
 
 
