@@ -176,7 +176,7 @@ MUTANTS = (
         "wait_not_slept",
         "the next attempt starts before it is due",
         "runtime.py",
-        "                self._sleep(wait)\n",
+        "            self._sleep(wait)\n",
         "",
     ),
     # Keys.

@@ -19,7 +19,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Protocol, TypeVar, assert_never
 
-from agent_es.decider import Answered
+from agent_es.decider import Answered, Decider
 from agent_es.errors import AgentError
 from agent_es.events import LlmDecided
 from agent_es.run import AgentRun
@@ -66,8 +66,8 @@ class Acts(Protocol):
         """Raise ``LeaseLost`` where another worker has the run."""
         ...
 
-    def ask(self, run: AgentRun, /) -> Answered | Awaitable[Answered]:
-        """Ask the run's decider."""
+    def ask(self, run: AgentRun, decider: Decider | None, /) -> Answered | Awaitable[Answered]:
+        """Ask a decider, or the run's own."""
         ...
 
     def summarize(self, run: AgentRun, phase: Phase, /) -> Any:
@@ -247,8 +247,8 @@ class Threads:
             return self.next_done()
         self._runner.check_held(request.run)
         match request:
-            case Decide(run):
-                return finish(self._runner.ask(run))
+            case Decide(run, decider):
+                return finish(self._runner.ask(run, decider))
             case Summarize(run, phase):
                 return finish(self._runner.summarize(run, phase))
             case Start():
@@ -330,8 +330,8 @@ class Tasks:
                 return None
             case _ if self.cancelled is not None:
                 raise self.cancelled
-            case Decide(run):
-                decision = self._runner.ask(run)
+            case Decide(run, decider):
+                decision = self._runner.ask(run, decider)
                 return await decision if inspect.isawaitable(decision) else decision
             case Summarize(run, phase):
                 summary = self._runner.summarize(run, phase)

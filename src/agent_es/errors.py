@@ -33,6 +33,7 @@ Rule 2: errors are raised where something is refused, before anything is lost.
     │   ├── RunMoved
     │   │   └── LeaseLost
     │   ├── RunHeld
+    │   ├── RunNotOpen
     │   ├── RunUnreadable
     │   ├── RunUnfinished
     │   ├── RunHasFailed
@@ -170,6 +171,10 @@ class LeaseLost(RunMoved):
 
 class RunHeld(RunError):
     """Another worker holds this run."""
+
+
+class RunNotOpen(RunError):
+    """The run is moved outside of the with statement that opens it; open it to go on."""
 
 
 class RunUnreadable(RunError):

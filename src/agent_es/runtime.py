@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
+from functools import partial
+from typing import Any, TypedDict
 from uuid import uuid4
 
 from agent_es.decider import Answered, Decider
@@ -33,11 +34,12 @@ from agent_es.errors import (
 from agent_es.events import AnyEvent, FactRecorded, StepInDoubt, ToolFailed, ToolResult, WaitBegan
 from agent_es.heart import Heart
 from agent_es.notices import notice_of
+from agent_es.own_loop import Course, OpenRun
 from agent_es.owners import Lease, Owner
 from agent_es.run import AgentRun, agents_called, wait_of
 from agent_es.scratchpad import DEFAULT, Memory, Phase, Written, read_result
 from agent_es.state import RunState, Status, Step
-from agent_es.step import Requests, advance
+from agent_es.step import Requests, act, advance, decide
 from agent_es.store import RunStore, check_same
 from agent_es.telemetry import Notice, OnEvent, ignore
 from agent_es.tools import TRANSACTION_LIMIT, Failed, Outcome, Returned, Tool, ToolSpec, Waits
@@ -45,6 +47,14 @@ from agent_es.values import canonical
 
 LONGEST = 86_400.0 * 30
 """Seconds for which this process sleeps at once."""
+
+
+class Ways(TypedDict):
+    """How the calls of a turn are made."""
+
+    at_once: int
+    draw: Callable[[], float]
+    limited: Collection[str]
 
 
 class RolledBack(Exception):  # never leaves this module
@@ -146,13 +156,30 @@ class Runner:
         """Drive a run that was started before until it is over or waits; raise ``RunNotFound``."""
         return self._drive(self._open(run_id), found=True)
 
+    def open(
+        self,
+        agent: type[AgentRun],
+        *,
+        run_id: str | None = None,
+        goal: str | None = None,
+        input: Any = None,  # noqa: A002  # the word of the design
+        tags: Mapping[str, str] | None = None,
+        envelope: Envelope | None = None,
+    ) -> OpenRun:
+        """Return a run to be entered by ``with`` or ``async with``, and moved by a loop of your own.
+
+        It is started or found as by ``run``, once it is entered; no decider is needed.  Entering raises what ``run``
+        raises there, and ``RunHeld`` where another worker has the run.
+        """
+        return self.opened(partial(self._start, agent, run_id, goal, input, tags, envelope))
+
     def step(self, run_id: str) -> RunState:
         """Move a run exactly one step: one decision and the calls that it made.  It never waits for the clock."""
         run = self._open(run_id)
-        if self._wait_before_next(run, may_probe=True) == 0:
+        if self.wait_before_next(run, may_probe=True) == 0:
             run = self.hold(run)
             try:
-                if self._wait_before_next(run, may_probe=True) == 0:
+                if self.wait_before_next(run, may_probe=True) == 0:
                     drive(self._advance(run), self.performer())
             finally:
                 self.let_go(run)
@@ -175,13 +202,13 @@ class Runner:
 
     # What the performers call.
 
-    def ask(self, run: AgentRun) -> Answered | Awaitable[Answered]:
-        """Ask the run's decider, which sees the tools of its agent.
+    def ask(self, run: AgentRun, decider: Decider | None = None) -> Answered | Awaitable[Answered]:
+        """Ask a decider, or the run's own, which sees the tools of its agent.
 
         A run that another one started is of another agent as a rule, and has its own.
         """
         agent, state = type(run), run.state
-        decider = self._decider(run)
+        decider = decider or self._decider(run)
         if decider is None:
             raise BadDecision(
                 f"run {state.run_id}: nothing decides; pass Runner(store, decider), or set {agent.__name__}.decider"
@@ -189,7 +216,7 @@ class Runner:
         decision: Answered | Awaitable[Answered] = decider.decide(state, self.offered(run, memory_of(decider)))
         return decision
 
-    def offered(self, run: AgentRun, memory: Memory | None) -> Sequence[ToolSpec]:
+    def offered(self, run: AgentRun, memory: Memory | None = None) -> Sequence[ToolSpec]:
         """Return the tools that a run's decider may call now."""
         cuts = memory is not None and memory.cuts(run.state)
         return [
@@ -307,6 +334,10 @@ class Runner:
         """Return what performs the requests of one step; the crash kit puts its own here."""
         return Threads(self)
 
+    def opened(self, start: Callable[[], tuple[AgentRun, bool]]) -> OpenRun:
+        """Return what a loop of somebody's own moves a run by; the crash kit puts its own here."""
+        return OpenRun(self, start)
+
     # Driving.
 
     def _start(
@@ -340,50 +371,60 @@ class Runner:
         return run
 
     def _drive(self, run: AgentRun, *, found: bool) -> RunState:
-        may_probe = found
+        course = Course(run, may_probe=found)
         try:
-            while True:
-                wait = self._wait_before_next(run, may_probe=may_probe)
-                if wait != 0 and any(self._is_ended(child) for child in self._children(run)):
-                    run = self._again(run)
-                    continue
-                if wait is None:
-                    break
-                self._sleep(wait)
-                if run.lease is None:
-                    run = self.hold(run)
-                    continue  # it may have moved meanwhile
-                drive(self._advance(run), self.performer())
-                may_probe = False
+            self.go_on(course)
         finally:
-            self.let_go(run)
-        return replace(run.state, resumed=found)
+            self.let_go(course.run)
+        return replace(course.run.state, resumed=found)
+
+    def go_on(self, course: Course) -> None:
+        """Take one step after the other until the run is over, waits for too long, or the course is through."""
+        while True:
+            run = course.run
+            wait = self.wait_before_next(run, may_probe=course.may_probe)
+            if wait != 0 and any(self._is_ended(child) for child in self._children(run)):
+                course.run = self.as_it_is(run)
+                continue
+            if wait is None or course.is_through:
+                return
+            self._sleep(wait)
+            if run.lease is None:
+                course.run = self.hold(run)
+                continue  # it may have moved meanwhile
+            drive(self._next_of(course), self.performer())
+            course.may_probe = False
 
     async def _adrive(self, run: AgentRun, *, found: bool) -> RunState:
-        may_probe = found
+        course = Course(run, may_probe=found)
         try:
-            while True:
-                wait = self._wait_before_next(run, may_probe=may_probe)
-                children = [] if wait == 0 else await asyncio.to_thread(self._children, run)
-                if any([await self._has_ended(child) for child in children]):
-                    run = await asyncio.to_thread(self._again, run)
-                    continue
-                if wait is None:
-                    break
-                for _ in range(int(wait // LONGEST)):
-                    await asyncio.sleep(LONGEST)
-                await asyncio.sleep(wait % LONGEST)
-                tasks = Tasks(self)
-                if run.lease is None:
-                    run = await tasks.see_through(self.hold, run)
-                    if tasks.cancelled is not None:  # while it was taken: it is given back
-                        raise tasks.cancelled
-                    continue
-                await adrive(self._advance(run), tasks)
-                may_probe = False
+            await self.ago_on(course)
         finally:
-            await Tasks(self).see_through(self.let_go, run)
-        return replace(run.state, resumed=found)
+            await Tasks(self).see_through(self.let_go, course.run)
+        return replace(course.run.state, resumed=found)
+
+    async def ago_on(self, course: Course) -> None:
+        """Do what ``go_on`` does, awaiting deciders and tools that can be awaited."""
+        while True:
+            run = course.run
+            wait = self.wait_before_next(run, may_probe=course.may_probe)
+            children = [] if wait == 0 else await asyncio.to_thread(self._children, run)
+            if any([await self._has_ended(child) for child in children]):
+                course.run = await asyncio.to_thread(self.as_it_is, run)
+                continue
+            if wait is None or course.is_through:
+                return
+            for _ in range(int(wait // LONGEST)):
+                await asyncio.sleep(LONGEST)
+            await asyncio.sleep(wait % LONGEST)
+            tasks = Tasks(self)
+            if run.lease is None:
+                course.run = await tasks.see_through(self.hold, run)
+                if tasks.cancelled is not None:  # while it was taken: it is given back
+                    raise tasks.cancelled
+                continue
+            await adrive(self._next_of(course), tasks)
+            course.may_probe = False
 
     def _sleep(self, seconds: float) -> None:
         """Sleep for so long, in pieces that every clock can tell."""
@@ -413,9 +454,11 @@ class Runner:
                     children.append(self._open(step.child))
         return children
 
-    def _again(self, run: AgentRun) -> AgentRun:
-        """Return a run as it is now, which others have moved since it was given back."""
-        return type(run).of(self.store.load(run.state.run_id, known=run.recorded), self.store.clock)
+    def as_it_is(self, run: AgentRun) -> AgentRun:
+        """Return a run as it is in the store, where others may have moved it, under the lease that it has."""
+        now = type(run).of(self.store.load(run.state.run_id, known=run.recorded), self.store.clock)
+        now.lease = run.lease
+        return now
 
     # Holding.
 
@@ -462,7 +505,7 @@ class Runner:
             raise LeaseLost(f"run {lease.run_id}: the lease {lease.token} was taken over; this execution stopped")
         self.store.leases.renew(lease)
 
-    def _wait_before_next(self, run: AgentRun, *, may_probe: bool) -> float | None:
+    def wait_before_next(self, run: AgentRun, *, may_probe: bool) -> float | None:
         """Return the seconds until the run can go on in this process; None where it cannot."""
         state = run.state
         if state.can_move:
@@ -477,18 +520,26 @@ class Runner:
         return None
 
     def _advance(self, run: AgentRun) -> Requests:
+        memory = memory_of(self._decider(run))
+        return advance(run, self._playing(run), memory=memory, **self._ways(run))
+
+    def _next_of(self, course: Course) -> Requests:
+        run = course.run
+        return self._advance(run) if course.asks else act(run, self._playing(run), **self._ways(run))
+
+    def question(self, run: AgentRun, decider: Decider) -> Requests:
+        """Return the requests of one decision, which that decider makes."""
+        return decide(run, self._playing(run), decider)
+
+    def _playing(self, run: AgentRun) -> Mapping[str, Tool]:
+        """Return the tools that the calls of a run are made with."""
         tools = self.tools_of(type(run))
-        if self.deps is None:
-            tools = WithoutDeps(tools)
+        return WithoutDeps(tools) if self.deps is None else tools
+
+    def _ways(self, run: AgentRun) -> Ways:
+        """Return how the calls of a run are made."""
         limited = self._limited(type(run)) if self.store.rates.limited else ()
-        return advance(
-            run,
-            tools,
-            at_once=self.at_once or run.at_once,
-            draw=self.draw,
-            limited=limited,
-            memory=memory_of(self._decider(run)),
-        )
+        return {"at_once": self.at_once or run.at_once, "draw": self.draw, "limited": limited}
 
     def _limited(self, agent: type[AgentRun]) -> Collection[str]:
         """Return the names of the tools that are held to a limit, whichever of their names it is for."""

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from agent_es.decider import Call, ClosePhase, Fail, Finish, Said, StartChild, Unusable, Used
+from agent_es.decider import Call, ClosePhase, Decider, Fail, Finish, Said, StartChild, Unusable, Used
 from agent_es.envelope import Asks, Envelope, Refused, Usage, Verdict
 from agent_es.errors import BadArguments, BadDecision, BudgetSpent, KeyReused, NotRecordable, RunMoved, StepUnplayable
 from agent_es.keys import renewed
@@ -47,6 +47,8 @@ class Decide:
     """Ask the decider; answered with its decision."""
 
     run: AgentRun
+    decider: Decider | None = None
+    """Who is asked; None for the run's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +134,53 @@ def advance(
     Parks the run where this code cannot act on a step that was decided, and raises ``BadDecision`` where the
     decider erred.
     """
+    yield from _moved(run, tools, Turn(run, tools, at_once, draw, limited, memory=memory).take())
+
+
+def decide(
+    run: AgentRun, tools: Mapping[str, Tool], decider: Decider | None = None, memory: Memory | None = None
+) -> Requests:
+    """Ask what comes next and record it, its calls queued: nothing starts.  Where steps are open, nobody is asked.
+
+    In a run that undoes its effects that is the next undoing, and nobody is asked either.  Where a person said
+    something meanwhile nothing is recorded: ask again.  Parks the run as ``advance`` does; raises ``BadDecision``.
+    """
+    if not run.state.is_over and not run.state.open_steps:
+        record = partial(run.record_turn, at_once=0)
+        undoes = run.state.compensating
+        asking = _undo(run, tools, record) if undoes else _decide(run, tools, record, memory, decider)
+        yield from _moved(run, tools, asking)
+
+
+def act(
+    run: AgentRun,
+    tools: Mapping[str, Tool],
+    *,
+    at_once: int,
+    draw: Callable[[], float],
+    limited: Collection[str] = (),
+    only: Collection[int] | None = None,
+) -> Requests:
+    """See the open steps through as far as they can go on now, as ``advance`` does; nobody is asked what comes next.
+
+    As there, whoever calls it for a run that waits for the clock says that its time is up.
+    ``only`` holds the indexes of the steps that it may touch.  Several such generators may move one run, each its own
+    steps, taking turns where they wait at ``NextDone`` and nowhere else.  The run rests once none of its steps can go
+    on; until then a step whose retry is not due is left as it is, to be acted on from its ``retry_at`` on.
+    """
+    if not run.state.is_over:
+        yield from _moved(run, tools, Turn(run, tools, at_once, draw, limited, only).act(), only)
+
+
+def _moved(
+    run: AgentRun, tools: Mapping[str, Tool], requests: Requests, only: Collection[int] | None = None
+) -> Requests:
+    """Go on with a run that nobody holds; park it where a step does not fit this code."""
     if run.state.is_held:
         return
     try:
-        _check_playable(run, tools)
-        yield from Turn(run, tools, at_once, draw, limited, memory).take()
+        _check_playable(run, tools, only)
+        yield from requests
     except StepUnplayable as misfit:
         run.discard()
         run.record_parked(str(misfit))
@@ -169,6 +213,7 @@ class Turn:
         at_once: int,
         draw: Callable[[], float],
         limited: Collection[str],
+        only: Collection[int] | None = None,
         memory: Memory | None = None,
     ) -> None:
         self._run = run
@@ -176,6 +221,7 @@ class Turn:
         self._at_once = at_once
         self._draw = draw
         self._limited = limited
+        self._only = only
         self._memory = memory
         self._todo: deque[Step] = deque()
         """What needs a start mark, or to be looked into first."""
@@ -185,15 +231,22 @@ class Turn:
 
     def take(self) -> Requests:
         """Decide if nothing is open, then see the open steps through, or wait until they can go on."""
-        run = self._run
         yield from self._begin()
+        yield from self._see_through()
+
+    def act(self) -> Requests:
+        """See the open steps through, or wait until they can go on."""
+        now = self._end_what_is_due()
+        self._todo.extend(step for step in _within(self._only, self._run.state.open_steps) if self._is_due(step, now))
+        yield from self._see_through()
+
+    def _see_through(self) -> Requests:
+        """Start what is to do and what becomes ready, until nothing can go on."""
+        run = self._run
         while True:
             if self._todo and run.pending_events:  # what came in is recorded apart from what starts next
                 yield from appended(run)
-            while self._todo and self._flying + len(self._ready) < self._at_once:
-                step = run.state.steps[self._todo.popleft().idx]  # a person may have ended it meanwhile
-                if not run.state.is_held and self._is_due(step):
-                    self._ready.extend((yield from self._take_up(step)))
+            yield from self._fill_up()
             idle = not (self._flying or self._ready)
             if idle:
                 self._rest()
@@ -206,7 +259,17 @@ class Turn:
             if self._flying:
                 idx, outcome = yield NextDone()
                 self._flying -= 1
+                if run.state.is_over and not isinstance(outcome, Returned | Waits):
+                    raise Ended  # who moved another step has seen it: nothing is tried again
                 self._ready.extend(self._end(run.state.steps[idx], outcome))
+
+    def _fill_up(self) -> Requests:
+        """Take up what is to do, for as many bodies as may run beside each other."""
+        run = self._run
+        while self._todo and self._flying + len(self._ready) < self._at_once:
+            step = run.state.steps[self._todo.popleft().idx]  # a person may have ended it meanwhile
+            if not run.state.is_held and self._is_due(step):
+                self._ready.extend((yield from self._take_up(step)))
 
     def _begin(self) -> Requests:
         """See what there is to do: what the decider says, or what was left open."""
@@ -218,8 +281,9 @@ class Turn:
             if run.state.is_held:
                 return
             record = partial(run.record_turn, at_once=self._at_once, limited=self._limited)
+            undo = partial(run.record_turn, at_once=1)
             if run.state.compensating:
-                yield from _undo(run, self._tools)
+                yield from _undo(run, self._tools, undo)
             else:
                 yield from _decide(run, self._tools, record, self._memory)
             self._ready.extend(step for step in run.state.open_steps if step.status == "started")
@@ -233,12 +297,14 @@ class Turn:
         # Who comes to a run that waits comes because its time is up, whatever the clock says here; or to ask a probe.
         is_due = run.state.status is Status.WAITING and run.state.waiting_for != "doubt"
         now = (run.state.wake_at if is_due else None) or run.now
-        if run.state.rests_until is not None and run.state.rests_until <= now:
+        open_steps = run.state.open_steps
+        is_ours = self._only is None or any(self._is_due(step, now) for step in _within(self._only, open_steps))
+        if is_ours and run.state.rests_until is not None and run.state.rests_until <= now:
             run.record_rest_ended()
-        for step in run.state.gated:
+        for step in _within(self._only, run.state.gated):
             if step.approval is not None and step.approval.is_expired(now):
                 run.record_denied(step.idx, CLOCK, "nobody answered in time", is_expired=True)
-        _end_waits(run, now)
+        _end_waits(run, now, self._only)
         return now
 
     def _take_ready(self) -> list[Step]:
@@ -262,10 +328,13 @@ class Turn:
             self._ready.extend(self._end(step, outcome))
 
     def _rest(self) -> None:
-        """Record that the run sleeps until the first of its retrying steps is due."""
+        """Record that the run sleeps until the first of its retrying steps is due, where no other can go on."""
         if self._run.state.is_held:
             return
-        due = [step.retry_at for step in self._run.state.open_steps if step.retry_at is not None]
+        steps = self._run.state.open_steps
+        due = [step.retry_at for step in steps if step.retry_at is not None]
+        if any(step.status in ("queued", "started") for step in steps):  # they are somebody else's
+            return
         if due and self._run.state.rests_until is None:
             self._run.record_rest(min(due))
 
@@ -299,7 +368,7 @@ class Turn:
         match outcome:
             case Returned() | Waits():
                 run.record_outcome(step.idx, outcome)
-                _end_waits(run)
+                _end_waits(run, only=self._only)
             case Failed(may_retry=True) if self._has_attempts(step) and not self._gives_up(step):
                 return self._later(step, outcome)
             case Failed():
@@ -418,6 +487,10 @@ def retry_of(run: AgentRun, tool: Tool) -> Retry:
     return tool.retry or run.retry or DEFAULT_RETRY[Effect.IDEMPOTENT if resends else tool.effect]
 
 
+def _within(only: Collection[int] | None, steps: Sequence[Step]) -> Sequence[Step]:
+    return steps if only is None else [step for step in steps if step.idx in only]
+
+
 @dataclass(slots=True)
 class _Asked:
     """How a decider is asked, what that took, and what was said, as far as that is known."""
@@ -429,7 +502,13 @@ class _Asked:
     said: Said | None = None
 
 
-def _decide(run: AgentRun, tools: Mapping[str, Tool], record: Record, memory: Memory | None) -> Requests:
+def _decide(
+    run: AgentRun,
+    tools: Mapping[str, Tool],
+    record: Record,
+    memory: Memory | None,
+    decider: Decider | None = None,
+) -> Requests:
     """Ask the decider, and record what it says with what asking took; park the run where its budget is spent."""
     if (why := _spent(run)) is not None:
         yield from _park(run, why)
@@ -438,7 +517,7 @@ def _decide(run: AgentRun, tools: Mapping[str, Tool], record: Record, memory: Me
     try:
         if not (yield from _may_ask(run, asked)):
             return  # a person stopped the run
-        answered = yield Decide(run)
+        answered = yield Decide(run, decider)
         if isinstance(answered, Used):
             asked.usage, asked.said, answered = answered.usage, answered.said, answered.decision
         elif asked.each is not None:
@@ -674,9 +753,9 @@ def _verdict(
         return Refused("arguments", str(error))
 
 
-def _end_waits(run: AgentRun, now: datetime | None = None) -> None:
+def _end_waits(run: AgentRun, now: datetime | None = None, only: Collection[int] | None = None) -> None:
     """Record which waits are over: for each step the first signal that came for it, or else the clock."""
-    for step in run.state.waits:
+    for step in _within(only, run.state.waits):
         if signal := run.state.signal_for(step):
             run.record_wait_ended(step.idx, signal.seq)
         elif step.wake_at is not None and step.wake_at <= (now or run.now):
@@ -735,7 +814,7 @@ def _args_of(run: AgentRun, call: CallTool) -> str:
     return args
 
 
-def _undo(run: AgentRun, tools: Mapping[str, Tool]) -> Requests:
+def _undo(run: AgentRun, tools: Mapping[str, Tool], record: Record) -> Requests:
     """Decide to undo the effect that was finished last, or end the run where none is left."""
     steps = run.state.steps
     last = steps[-1] if steps else None
@@ -749,7 +828,7 @@ def _undo(run: AgentRun, tools: Mapping[str, Tool]) -> Requests:
         is_effect = step.status == "done" and step.key is not None and step.undoes is None
         if is_effect and step.idx not in undone and tool and tool.compensate:
             planned = _plan(run, tools, len(steps), tools[tool.compensate].undoing(step))
-            run.record_turn([replace(planned, undoes=step.idx)], at_once=1)
+            record([replace(planned, undoes=step.idx)])
             try:
                 yield from appended(run)
             except KeyReused as reused:
@@ -759,8 +838,8 @@ def _undo(run: AgentRun, tools: Mapping[str, Tool]) -> Requests:
     yield from appended(run)
 
 
-def _check_playable(run: AgentRun, tools: Mapping[str, Tool]) -> None:
-    for step in run.state.open_steps:
+def _check_playable(run: AgentRun, tools: Mapping[str, Tool], only: Collection[int] | None = None) -> None:
+    for step in _within(only, run.state.open_steps):
         if step.status == "waiting":
             continue  # nothing of it is called any more
         where = f"run {run.state.run_id} step {step.idx}"

@@ -162,6 +162,11 @@ class Audited(CrashingRunner):
         super().__init__(*args, **kwargs)
         self._audit = audit
 
+    def ask(self, run: AgentRun, decider: Decider | None = None) -> Answered | Awaitable[Answered]:
+        """Ask a decider; one that is not the run's own is listened to as that is."""
+        heard = None if decider is None else Overheard(decider, self._audit, self.store)
+        return super().ask(run, heard)
+
     def before_body(self, body: Body) -> None:
         """Look at a body that is about to run."""
         self._audit.body_begins(self.store, body)

@@ -11,16 +11,18 @@ import random
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any, Literal, Never
+from types import TracebackType
+from typing import Any, Literal, Never, Self
 
 from agent_es.crashpoints import watching
 from agent_es.drivers import Body, Done, Performer, Threads
 from agent_es.heart import Heart
 from agent_es.journal import JournalEntry
+from agent_es.own_loop import OpenRun
 from agent_es.owners import Lease, Owner
 from agent_es.run import AgentRun
 from agent_es.runtime import Runner
@@ -191,6 +193,10 @@ class CrashingRunner(Runner):
         with self.life.lived():
             return super().compensate(run_id, by=by)
 
+    def opened(self, start: Callable[[], tuple[AgentRun, bool]]) -> OpenRun:
+        """Return a run that is within this life for as long as it is open."""
+        return LivedRun(self, start)
+
     def hold(self, run: AgentRun) -> AgentRun:
         """Take a lease, and say so."""
         held = super().hold(run)
@@ -215,6 +221,28 @@ class CrashingRunner(Runner):
         """Run a body in the store's transaction."""
         self.before_body(body)
         return super().transact(run, body)
+
+
+class LivedRun(OpenRun):
+    """An open run, whose commits and marks are told to a life; by ``with``, as lives know no tasks."""
+
+    def __init__(self, runner: CrashingRunner, start: Callable[[], tuple[AgentRun, bool]]) -> None:
+        super().__init__(runner, start)
+        self._life = runner.life
+        self._lived = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as lived:
+            lived.enter_context(self._life.lived())
+            super().__enter__()
+            self._lived = lived.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with self._lived:
+            super().__exit__(kind, error, traceback)
 
 
 class Still(Heart):
@@ -260,7 +288,7 @@ class _Crashing(Threads):
 def name_of(request: Request) -> str:  # noqa: PLR0911  # one name per request
     """Say what a request asks for."""
     match request:
-        case Decide(run):
+        case Decide(run=run):
             return f"the decision of turn {run.state.turns}"
         case Summarize(_, phase):
             return f"the summary of the steps before {phase.up_to}"

@@ -18,6 +18,7 @@ from agent_es.envelope import Envelope
 from agent_es.errors import BadScenario, IllegalEvent
 from agent_es.journal import JournalEntry
 from agent_es.loading import load
+from agent_es.own_loop import OpenRun
 from agent_es.run import AgentRun, Clock
 from agent_es.state import RunState
 from agent_es.store import PATIENCE, RunStore
@@ -60,6 +61,11 @@ class Scenario:
     agent: type[AgentRun]
     decider: Decider | Callable[[], Decider] | None = None
     """Copied for each life, or made by calling it where it is a factory; left out, it is the agent's own."""
+    drive: Callable[[OpenRun], object] | None = None
+    """A loop of your own, which each life drives the run by, given it open; left out, a ``Runner`` drives it.
+
+    It decides too, so that no ``decider`` is needed: ``while not run.done: run.decide(...); run.act()``.
+    """
     world: Callable[[Path], Any] = lambda _: None
     """Opens what tools get as ``ctx.deps``, in a folder that outlives every worker.
 
@@ -99,8 +105,10 @@ class Scenario:
     def __post_init__(self) -> None:
         if not (isinstance(self.agent, type) and issubclass(self.agent, AgentRun)):
             raise BadScenario(f"agent={self.agent!r:.200} is no subclass of AgentRun")
-        if self.decider is None and self.agent.decider is None:
-            raise BadScenario(f"nothing decides: pass decider=..., or set {self.agent.__name__}.decider")
+        if self.decider is None and self.agent.decider is None and self.drive is None:
+            raise BadScenario(
+                f"nothing decides: pass decider=..., or drive=..., or set {self.agent.__name__}.decider"
+            )
 
     def live(self, folder: Path, life: Life, audit: Audit) -> RunState:
         """Live the life of one worker on what lies in the folder; return the run as it left it.
@@ -115,7 +123,7 @@ class Scenario:
                 left.callback(world.close)
             runner = Audited(
                 store,
-                Overheard(self._new_decider(), audit, store),
+                None if self.drive else Overheard(self._new_decider(), audit, store),
                 audit=audit,
                 life=life,
                 deps=world,
@@ -149,7 +157,11 @@ class Scenario:
     def _run(self, runner: Audited) -> RunState:
         options = {"goal": self.goal, "input": self.input, "tags": dict(self.tags)}
         with runner.life.doing("the start of the run"):
-            return runner.run(self.agent, run_id=self.run_id, envelope=self.envelope, **options)
+            if self.drive is None:
+                return runner.run(self.agent, run_id=self.run_id, envelope=self.envelope, **options)
+            with runner.open(self.agent, run_id=self.run_id, envelope=self.envelope, **options) as run:
+                self.drive(run)
+            return run.state
 
     def open_store(self, folder: Path, audit: Audit) -> RunStore:
         """Open the store that lies in a folder; what is appended through it is noted."""
