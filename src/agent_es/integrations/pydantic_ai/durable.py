@@ -116,7 +116,8 @@ class DurableRun(AbstractCapability[AgentDepsT]):
     def _agent(self, name: str) -> type[AgentRun]:
         """Return the class that stands for an agent of pydantic-ai: by its name, runs are found."""
         if name not in self._agents:
-            self._agents[name] = new_class("DurableAgent", (AgentRun,), exec_body=lambda of: of.update(agent_name=name))
+            named = {"agent_name": name}
+            self._agents[name] = new_class("DurableAgent", (AgentRun,), exec_body=lambda body: body.update(named))
         return self._agents[name]
 
     # What it does there.
