@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from agent_es.errors import AgentError, AnswerConflict, KeyMismatch, NotApplied, OutcomeUnknown
     from agent_es.inbox import InboxItem
     from agent_es.limits import Limit
+    from agent_es.own_loop import OpenRun
     from agent_es.projections import Projection
     from agent_es.run import AgentRun
     from agent_es.runtime import Runner
@@ -58,6 +59,7 @@ _HOME = {
     "Memory": "scratchpad",
     "NotApplied": "errors",
     "Notice": "telemetry",
+    "OpenRun": "own_loop",
     "OutcomeUnknown": "errors",
     "Projection": "projections",
     "Retry": "tools",
@@ -107,6 +109,7 @@ __all__ = [
     "Memory",
     "NotApplied",
     "Notice",
+    "OpenRun",
     "OutcomeUnknown",
     "Projection",
     "Retry",

@@ -64,8 +64,9 @@ def test_the_loop_takes_a_run_up_where_an_earlier_shift_left_it() -> None:
 
     assert [line for line in said if line.startswith("a shift")] == [
         "a shift finds the run pending, with 0 steps",
-        "a shift finds the run running, with 2 steps",
+        "a shift finds the run running, with 3 steps",
     ]
+    assert [line for line in said if "asked" in line] == [f"  asked what comes after {n} tickets" for n in range(4)]
     assert said[-1] == "done: printer on fire, please reset my password, thank you"
 
 

@@ -205,7 +205,7 @@ def test_a_bad_decision_is_raised_and_leaves_nothing() -> None:
 
 
 def test_what_asking_takes_is_set_aside_before_and_settled_with_the_decision() -> None:
-    loop = Loop(Envelope(budget=Budget(tokens=1000), each=Usage(tokens=100)))
+    loop = Loop(Envelope(budget=Budget(tokens=1000, each=Usage(tokens=100))))
 
     asked = loop.decide(Used(SEARCH, tokens=40))
 
