@@ -23,6 +23,7 @@ import pytest
 from typer.main import get_command
 
 import agent_es
+import agent_es.integrations.pydantic_ai
 import agent_es.testing
 from agent_es import errors
 from agent_es.cli.app import app
@@ -32,6 +33,7 @@ from agent_es.testing import strategies
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if "_generate" not in page.parts)
+HOMES = (agent_es, agent_es.testing, strategies, agent_es.integrations.pydantic_ai)
 ANSWERS_WITHIN = 30.0
 """Seconds that a command of the tutorial has."""
 
@@ -106,7 +108,7 @@ def test_every_command_and_every_option_is_documented() -> None:
 def test_every_public_name_is_in_the_reference() -> None:
     listed = re.findall(r"^::: ([\w.]+)$", read("reference/api.md"), re.MULTILINE)
 
-    public = [f"{home.__name__}.{name}" for home in (agent_es, agent_es.testing, strategies) for name in home.__all__]
+    public = [f"{home.__name__}.{name}" for home in HOMES for name in home.__all__]
     assert sorted(listed) == sorted(public)
 
 
