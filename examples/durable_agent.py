@@ -56,5 +56,4 @@ if __name__ == "__main__":
         first = subprocess.run([sys.executable, __file__, place, "dies"], check=False)
         print(f"the first process ended with {first.returncode}")
     print(agent_in(place, dies=dies).run_sync("Refund ORD-3300 and note it", run_id=RUN_ID).output)
-    ledger, sent = PaymentProvider(place / "provider.db").ledger, (place / "notes.txt").read_text().splitlines()
-    print(f"ledger: {ledger}, notes: {sent}")
+    print(f"ledger: {PaymentProvider(place / 'provider.db').ledger}, notes: {(place / 'notes.txt').read_text()!r}")

@@ -183,16 +183,16 @@ class RunUnreadable(RunError):
     """The journal holds an event that this code cannot read; the run is left untouched."""
 
 
+class RequestDiverged(RunError):
+    """What a model is asked is not what it was asked before this run was resumed; nothing was done."""
+
+
 class RunUnfinished(RunError):
     """The run has no answer yet."""
 
 
 class InDoubt(RunUnfinished):
     """Nobody knows whether the effect of a step happened; find out, and settle it."""
-
-
-class RequestDiverged(RunError):
-    """What a model is asked is not what it was asked before this run was resumed; nothing was done."""
 
 
 class RunHasFailed(RunError):

@@ -207,7 +207,7 @@ def _misfit_step(state: RunState, event: WaitBegan | WaitEnded) -> str | None:
 def _misfit_gate(state: RunState, event: StepRefused | ApprovalRequested) -> str | None:
     """Say what is wrong with what the envelope says of a step: it says so before anything of it is called.
 
-    A body may say so too, before it does anything: that attempt is settled, where its tool has an effect.
+    A body may ask for a yes too, before it does anything: that attempt is settled then.
     """
     step = next((step for step in state.open_steps if step.idx == event.idx), None)
     if step is None or event.tool != step.tool or not _is_untouched(step, event):
@@ -216,9 +216,8 @@ def _misfit_gate(state: RunState, event: StepRefused | ApprovalRequested) -> str
 
 
 def _is_untouched(step: Step, event: StepRefused | ApprovalRequested) -> bool:
-    if step.status == "queued":
-        return step.attempts_spent == 0 if isinstance(event, ApprovalRequested) else step.attempt == 0
-    return isinstance(event, ApprovalRequested) and step.status == "started" and step.key is None
+    attempts = step.attempts_spent if isinstance(event, ApprovalRequested) else step.attempt
+    return (step.status, attempts) == ("queued", 0)
 
 
 def _misfit_order(state: RunState, event: Paused | Resumed | CompensationBegan) -> str | None:

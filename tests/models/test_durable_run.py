@@ -577,6 +577,40 @@ def test_a_body_may_ask_for_a_yes_before_it_does_anything(world: World) -> None:
     assert world.did == [("pay", 180, f"{RUN}:0:pay#2")]
 
 
+def test_a_tool_that_reads_says_that_it_needs_a_yes_where_it_is_declared(world: World) -> None:
+    agent = world.agent(Script([call("look")], DONE))
+
+    @agent.tool_plain(metadata=effect("read"))
+    def look() -> None:
+        raise ApprovalRequired
+
+    with pytest.raises(BadTool, match="tool look: it reads, and raised ApprovalRequired"):
+        agent.run_sync(PROMPT, run_id=RUN)
+
+
+def test_a_person_may_say_yes_to_other_arguments(world: World) -> None:
+    durable = DurableRun[None](world.store, effects={"pay": effect("idempotent", key="{to}:{amount}")})
+
+    def agent(model: Any) -> Agent[None, Any]:
+        made: Agent[None, Any] = Agent(FunctionModel(model), name="pays", capabilities=[durable])
+
+        @made.tool_plain(requires_approval=True)
+        def pay(to: str, amount: int = 5) -> str:
+            world.act("pay", to, amount, idempotency_key())
+            return "paid"
+
+        return made
+
+    model = Script([call("pay", to="ann", amount=500)], DONE)
+    with pytest.raises(RunUnfinished, match="a yes to step 0"):
+        agent(model).run_sync(PROMPT, run_id=RUN)
+
+    world.store.approve(RUN, 0, by="dana", args={"to": "ann", "amount": 50}, tools=durable.tools("pay"))
+
+    assert [agent(model).run_sync(PROMPT, run_id=RUN).output for _ in range(2)] == ["done", "done"]
+    assert world.did == [("pay", "ann", 50, "ann:50")]
+
+
 def test_a_call_that_is_made_elsewhere_is_a_wait_for_a_signal(world: World) -> None:
     def agent(model: Any) -> Agent[None, Any]:
         made = world.agent(model)

@@ -83,5 +83,5 @@ def test_an_agent_of_pydantic_ai_is_killed_and_goes_on_by_the_same_line() -> Non
     asked = [line for line in first if "asked" in line]
     assert asked == [f"the model is asked for line {n}" for n in range(4)]
     assert "the first process ended with -9" in first
-    assert first[-1] == "ledger: {'ORD-3300': '180.00'}, notes: ['ORD-3300 is refunded']"
+    assert first[-1] == "ledger: {'ORD-3300': '180.00'}, notes: 'ORD-3300 is refunded\\n'"
     assert not [line for line in again if "asked" in line]

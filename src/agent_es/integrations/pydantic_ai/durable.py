@@ -22,13 +22,13 @@ from pydantic_ai.tools import AgentDepsT, DeferredToolRequests, DeferredToolResu
 from agent_es.envelope import Envelope
 from agent_es.events import stream_id
 from agent_es.heart import Heart
-from agent_es.integrations.pydantic_ai.effects import Declared, Effects, Named, outside
+from agent_es.integrations.pydantic_ai.effects import Declared, Effects, FrameworkTool, Named, outside
 from agent_es.integrations.pydantic_ai.replay import Replay
 from agent_es.run import AgentRun
 from agent_es.state import RunState
 from agent_es.store import RunStore
 from agent_es.telemetry import OnEvent, ignore
-from agent_es.tools import Effect
+from agent_es.tools import Effect, Tool
 from agent_es.values import bounded
 
 
@@ -81,6 +81,13 @@ class DurableRun(AbstractCapability[AgentDepsT]):
     def state(self) -> RunState | None:
         """The run as far as it is durable; None outside of one."""
         return None if self._replay is None else self._replay.state
+
+    def tools(self, *names: str) -> Sequence[Tool]:
+        """Return tools, by what ``effects`` says of them, for ``store.approve(..., args=..., tools=...)``.
+
+        What arguments they take, the agent says: it validates those that a person gave before it makes the call.
+        """
+        return [FrameworkTool(made, self._effects.of(made)) for made in (ToolDefinition(name=name) for name in names)]
 
     # How it comes into a run.
 

@@ -21,7 +21,7 @@ from pydantic_core import to_jsonable_python
 from agent_es.decider import OnlySaid, Said, Used
 from agent_es.drivers import Tasks, adrive
 from agent_es.envelope import Asks, Envelope
-from agent_es.errors import AgentError, InDoubt, RequestDiverged, RunConflict, RunUnfinished, StepUnplayable
+from agent_es.errors import AgentError, BadTool, InDoubt, RequestDiverged, RunConflict, RunUnfinished, StepUnplayable
 from agent_es.integrations.pydantic_ai.effects import (
     AsksFirst,
     Effects,
@@ -106,6 +106,7 @@ class Replay:
         """Record what the agent's run came to."""
         async with self._lock:
             if self._run.state.is_over:
+                self._run.state.result()
                 return
             self._end_unmade([])
             plain = to_jsonable_python(output, serialize_unknown=True)
@@ -124,7 +125,7 @@ class Replay:
             self._tools.clear()
             self._tools.update({tool.name: self._tool_of(tool) for tool in parameters.function_tools})
             if self._asked == len(self._run.state.answers):
-                self._check_open(now)
+                self._check_not_over()
                 self._end_unmade(request.messages)
                 await self._ask(_Asked(request, handler, now))
             answer = self._run.state.answers[self._asked]
@@ -141,16 +142,14 @@ class Replay:
     def _tool_of(self, definition: ToolDefinition) -> FrameworkTool:
         return FrameworkTool(definition, self._effects.of(definition), self._bodies)
 
-    def _check_open(self, now: Sequence[Piece]) -> None:
+    def _check_not_over(self) -> None:
         """Raise where the run is over, and yet something is asked."""
         if self._run.state.is_over:
-            self._check_not_failed()
-            check_same(self._run_id, self._asked, [], now)
-            raise RequestDiverged(f"run {self._run_id} is done, and yet the model is asked; nothing was done")
-
-    def _check_not_failed(self) -> None:
-        if self._run.state.failure is not None:
             self._run.state.result()
+            raise RequestDiverged(
+                f"run {self._run_id} is done after {self._asked} requests, and the model would be asked once more; "
+                "nothing was done.  Run the program as it was, or start another run id"
+            )
 
     async def _ask(self, asked: "_Asked") -> None:
         while len(self._run.state.answers) == self._asked:
@@ -299,7 +298,12 @@ class Replay:
     def _ask_person(self, idx: int, rule: str) -> None:
         """Record that a person must say yes to a step; an attempt that asked for that did nothing."""
         step = self._step(idx)
-        if step.status == "started" and step.key is not None:
+        if step.status == "started" and step.key is None:
+            raise BadTool(
+                f"tool {step.tool}: it reads, and raised ApprovalRequired; declare it with requires_approval=True, "
+                "or with another effect"
+            )
+        if step.status == "started":
             self._run.record_settlement(idx, "did_not_happen", rule)
         tool = self._tools[step.tool]
         self._run.record_asked(idx, Asks(rule), canonical(dict(tool.as_called(step.args_json))))
@@ -390,7 +394,7 @@ class _Asked:
                 self._response = _with_ids(skipped.response)
         response = self._response
         calls = [
-            CallTool(call.tool_name, call.args if call.args is not None else {}, call.tool_call_id)
+            CallTool(call.tool_name, call.args or {}, call.tool_call_id)
             for call in _calls_of(response, _not_ours(self._request))
         ]
         tokens = response.usage.input_tokens + response.usage.output_tokens
