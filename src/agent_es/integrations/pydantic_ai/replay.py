@@ -8,7 +8,6 @@ Rule 4: where a call cannot go on, the calls beside it come to their end first; 
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +25,7 @@ from agent_es.integrations.pydantic_ai.effects import (
     AsksFirst,
     Effects,
     FrameworkTool,
+    outside,
     raise_told,
     signal_of,
 )
@@ -171,7 +171,7 @@ class Replay:
         """Return what a call gave, as it is on record; else make it, and record what it gave."""
         idx = self._steps.get(call.tool_call_id)
         if idx is None:  # made inside of another call, or of a tool of pydantic-ai itself
-            return await handler(args)
+            return await outside(lambda: handler(args))
         gate = self._step(idx).approval
         if gate is not None and not is_approved:
             raise ApprovalRequired
@@ -244,13 +244,9 @@ class Replay:
             return RunUnfinished(
                 f"{where} is tried again at {step.retry_at:%Y-%m-%dT%H:%M:%SZ}; run the agent again then"
             )
-        with suppress(AgentError):
-            self._run.state.result()
-        return RunUnfinished(f"{where} is {step.status}, and the run is {self._why_still()}")
-
-    def _why_still(self) -> str:
         state = self._run.state
-        return state.failure or state.parked or state.paused or state.status
+        why = state.failure or state.parked or state.paused or state.status
+        return RunUnfinished(f"{where} is {step.status}, and the run does not go on: {why}")
 
     # What people are asked, and what comes from elsewhere.
 
