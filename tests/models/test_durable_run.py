@@ -444,6 +444,34 @@ def test_an_output_of_a_type_is_recorded_and_is_no_step(world: World) -> None:
     assert world.count("mail") == 0
 
 
+def test_a_call_that_waits_for_a_yes_is_not_made_where_the_run_ends_beside_it(world: World) -> None:
+    final = ToolCallPart("final_result", {"order": "ORD-3300", "amount": "180.00"}, tool_call_id="f")
+    model = Script([REFUND, final])
+    options = {"agent": {"output_type": Receipt}, "envelope": Envelope(needs_approval=("refund",))}
+
+    outputs = [world.agent(model, **options).run_sync(PROMPT, run_id=RUN).output for _ in range(2)]
+
+    assert outputs == [Receipt(order="ORD-3300", amount=Decimal("180.00"))] * 2
+    (step,) = run_of(world).steps
+    assert (step.status, step.error["type"], world.did) == ("failed", "Denied", [])
+
+
+def test_a_call_that_was_started_is_not_passed_over_by_another_program(world: World) -> None:
+    model = Script([MAIL], DONE)
+    world.dies_in = "mail"
+    dead(lambda: world.agent(model).run_sync(PROMPT, run_id=RUN))
+    world.dies_in = None
+    changed: Agent[None, Any] = world.agent(model)
+
+    @changed.tool_plain(name="mail2")
+    def mail2() -> None: ...
+
+    with pytest.raises(RequestDiverged, match=r"\+tools: search, refund, mail, mail2"):
+        changed.run_sync(PROMPT, run_id=RUN)
+
+    assert run_of(world).steps[0].status == "started"
+
+
 @pytest.mark.parametrize(
     ("changed", "shows"),
     [

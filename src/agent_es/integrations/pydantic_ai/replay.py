@@ -321,15 +321,18 @@ class Replay:
         told = {part.tool_call_id: part for part in _returns_of(messages)}
         ids = {idx: call_id for call_id, idx in self._steps.items()}
         for step in self._run.state.open_steps:
-            if step.attempt and step.status != "gated":
-                raise StepUnplayable(
-                    f"run {self._run_id} step {step.idx} ({step.tool}) was started, and this program does not make "
-                    "its call; run the program as it was, or settle the step"
-                )
             part = told.get(ids.get(step.idx, ""))
-            retried = part is not None and part.outcome == "retried"
-            why = part.model_response_str() if part is not None else "the agent's run ended without it"
-            self._run.record_failure(step.idx, Failed("NotValid" if retried else "NotExecuted", why))
+            why = "the agent's run ended without it" if part is None else part.model_response_str()
+            if step.status == "gated":
+                self._run.record_denied(step.idx, "the agent", why)
+            elif step.status == "queued":
+                kind = "NotValid" if part is not None and part.outcome == "retried" else "NotExecuted"
+                self._run.record_failure(step.idx, Failed(kind, why))
+            else:
+                raise StepUnplayable(
+                    f"run {self._run_id} step {step.idx} ({step.tool}) is {step.status}, and this program does not "
+                    "make its call any more; run the program as it was"
+                )
 
     # The rest is how.
 
