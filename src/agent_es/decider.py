@@ -87,6 +87,14 @@ class Unusable:
 
 
 @dataclass(frozen=True, slots=True)
+class OnlySaid:
+    """What a model said calls nothing, and whoever asked it sees to what comes of it: it is recorded, and no more.
+
+    For those who ask by ``step.decide`` and go on by themselves; a run that is driven would only ask again.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class Said:
     """What a model said, word for word, and how it came to an end."""
 
@@ -104,7 +112,7 @@ class Said:
 class Used:
     """A decision, what it took to come to it, and what it was read from."""
 
-    decision: "Decision | ClosePhase | Unusable"
+    decision: "Decision | ClosePhase | Unusable | OnlySaid"
     tokens: int = 0
     cost: Decimal | str | int = 0
     """In one currency for all of a program's runs."""

@@ -36,7 +36,9 @@ Rule 2: errors are raised where something is refused, before anything is lost.
     │   ├── RunHeld
     │   ├── RunNotOpen
     │   ├── RunUnreadable
+    │   ├── RequestDiverged
     │   ├── RunUnfinished
+    │   │   └── InDoubt
     │   ├── RunHasFailed
     │   ├── StepUnplayable
     │   │   └── ResultDoesNotFit
@@ -189,8 +191,16 @@ class RunUnreadable(RunError):
     """The journal holds an event that this code cannot read; the run is left untouched."""
 
 
+class RequestDiverged(RunError):
+    """What a model is asked is not what it was asked before this run was resumed; nothing was done."""
+
+
 class RunUnfinished(RunError):
     """The run has no answer yet."""
+
+
+class InDoubt(RunUnfinished):
+    """Nobody knows whether the effect of a step happened; find out, and settle it."""
 
 
 class RunHasFailed(RunError):

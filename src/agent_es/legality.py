@@ -210,11 +210,19 @@ def _misfit_step(state: RunState, event: WaitBegan | WaitEnded) -> str | None:
 
 
 def _misfit_gate(state: RunState, event: StepRefused | ApprovalRequested) -> str | None:
-    """Say what is wrong with what the envelope says of a step: it says so before anything of it is called."""
+    """Say what is wrong with what the envelope says of a step: it says so before anything of it is called.
+
+    A body may ask for a yes too, before it does anything: that attempt is settled then.
+    """
     step = next((step for step in state.open_steps if step.idx == event.idx), None)
-    if step is None or (event.tool, step.status, step.attempt) != (step.tool, "queued", 0):
+    if step is None or event.tool != step.tool or not _is_untouched(step, event):
         return f"step {event.idx} is not one that was just decided"
     return f"step {event.idx} has a key" if isinstance(event, StepRefused) and step.key is not None else None
+
+
+def _is_untouched(step: Step, event: StepRefused | ApprovalRequested) -> bool:
+    attempts = step.attempts_spent if isinstance(event, ApprovalRequested) else step.attempt
+    return (step.status, attempts) == ("queued", 0)
 
 
 def _misfit_order(state: RunState, event: Paused | Resumed | CompensationBegan) -> str | None:

@@ -105,11 +105,6 @@ class Planned:
         is_done = self.refusal or self.refused or self.answer is not None
         return not is_done and self.wait is None and not self.is_child
 
-    @property
-    def digest(self) -> str:
-        """What names exactly this call: its tool, its arguments and its key."""
-        return call_digest(self.call.tool, self.shown or self.args, self.key)
-
 
 class AgentClass(MetaAggregate["AgentRun"]):
     """The class of agents: calling one makes no run."""
@@ -323,7 +318,7 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
             elif planned.refusal:
                 self.record_failure(idx, planned.refusal)
             elif planned.asks and planned.is_made:
-                self._ask_for(idx, planned, planned.asks)
+                self.record_asked(idx, planned.asks, planned.shown or planned.args)
             elif planned.answer is not None:
                 self.trigger_event(ToolResult, idx=idx, tool=planned.call.tool, attempt=0, result=planned.answer)
             elif planned.wait is not None:
@@ -331,18 +326,23 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
             elif planned.is_child:
                 self.trigger_event(WaitBegan, idx=idx, child=child_id(self._state.run_id, idx))
 
-    def _ask_for(self, idx: int, planned: Planned, asks: Asks) -> None:
+    def record_asked(self, idx: int, asks: Asks, shown: str) -> None:
+        """Record that a person must say yes to a step before its body is called, and the arguments that it would get.
+
+        So it may also be where an attempt has said, before it did anything, that somebody must.
+        """
+        step = self._open(idx)
         try:
             expires_at = None if asks.within is None else self.now + asks.within
         except OverflowError:  # nobody waits that long
             expires_at = None
-        self.trigger_event(
+        self._trigger_fitting(
             ApprovalRequested,
             idx=idx,
-            tool=planned.call.tool,
-            args=planned.shown or planned.args,
-            key=planned.key,
-            digest=planned.digest,
+            tool=step.tool,
+            args=shown,
+            key=step.key,
+            digest=call_digest(step.tool, shown, step.key),
             rule=asks.rule,
             by=asks.by,
             people=asks.people,

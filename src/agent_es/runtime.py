@@ -220,7 +220,7 @@ class Runner:
         decision: Answered | Awaitable[Answered] = decider.decide(state, self.offered(run, memory_of(decider)))
         return decision
 
-    def offered(self, run: AgentRun, memory: Memory | None) -> Sequence[ToolSpec]:
+    def offered(self, run: AgentRun, memory: Memory | None = None) -> Sequence[ToolSpec]:
         """Return the tools that a run's decider may call now."""
         offers: Callable[..., bool] = (lambda *_: True) if run.envelope is None else run.envelope.offers
         specs = [

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from agent_es.decider import Call, ClosePhase, Decider, Fail, Finish, Said, StartChild, Unusable, Used
+from agent_es.decider import Call, ClosePhase, Decider, Fail, Finish, OnlySaid, Said, StartChild, Unusable, Used
 from agent_es.envelope import Asks, Envelope, Refused, Usage, Verdict
 from agent_es.errors import BadArguments, BadDecision, BudgetSpent, KeyReused, NotRecordable, RunMoved, StepUnplayable
 from agent_es.keys import renewed
@@ -639,6 +639,9 @@ def _follow(run: AgentRun, tools: Mapping[str, Tool], decision: Any, asked: _Ask
             yield from appended(run)
         case Unusable():
             yield from _ask_again(run, decision, asked)
+        case OnlySaid() if asked.said is not None:
+            _hear(run, asked)
+            yield from appended(run)
         case ClosePhase():
             yield from _close_as_said(run, decision, asked)
         case CallTool() | Sleep() | WaitFor() | Ask() | StartChild():

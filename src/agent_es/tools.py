@@ -460,7 +460,12 @@ class Tool:
         """
         if self.effect is Effect.READ:
             return None
-        values = {**self._defaults, **self.validated(args), "run_id": run_id, "idx": idx, "tool": self.name}
+        return self._filled(
+            {**self._defaults, **self.validated(args), "run_id": run_id, "idx": idx, "tool": self.name}
+        )
+
+    def _filled(self, values: Mapping[str, Any]) -> str:
+        """Return the key with its blanks filled in."""
         try:
             return self._template.fill(values)
         except (TypeError, ValueError, OverflowError) as error:

@@ -23,6 +23,7 @@ import pytest
 from typer.main import get_command
 
 import agent_es
+import agent_es.integrations.pydantic_ai
 import agent_es.testing
 from agent_es import errors, scratchpad
 from agent_es.cli.app import app
@@ -33,6 +34,7 @@ from agent_es.testing import strategies
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if "_generate" not in page.parts)
+HOMES = (agent_es, agent_es.testing, strategies, agent_es.integrations.pydantic_ai)
 ANSWERS_WITHIN = 30.0
 """Seconds that a command of the tutorial has."""
 

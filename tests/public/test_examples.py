@@ -75,3 +75,13 @@ def test_the_read_model_adds_each_refund_once() -> None:
 
     assert first == ["applied 18 events", "refunded: 600.00"]
     assert again == ["applied 0 events", "refunded: 600.00"]
+
+
+def test_an_agent_of_pydantic_ai_is_killed_and_goes_on_by_the_same_line() -> None:
+    first, again = said_twice("durable_agent.py")
+
+    asked = [line for line in first if "asked" in line]
+    assert asked == [f"the model is asked for line {n}" for n in range(4)]
+    assert "the first process ended with -9" in first
+    assert first[-1] == "ledger: {'ORD-3300': '180.00'}, notes: 'ORD-3300 is refunded\\n'"
+    assert not [line for line in again if "asked" in line]

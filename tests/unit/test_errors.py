@@ -4,11 +4,13 @@ import pytest
 
 from agent_es.errors import (
     AgentError,
+    InDoubt,
     KeyReused,
     NotRecordable,
     ResultDoesNotFit,
     RunError,
     RunMoved,
+    RunUnfinished,
     StepUnplayable,
 )
 
@@ -37,3 +39,8 @@ def test_a_reused_key_says_which_step_was_refused_and_what_its_holder_came_to() 
 def test_a_result_that_does_not_fit_is_one_of_the_reasons_to_park_a_run() -> None:
     assert issubclass(ResultDoesNotFit, StepUnplayable)
     assert issubclass(StepUnplayable, RunError)
+
+
+def test_a_run_in_doubt_is_one_that_has_no_answer_yet() -> None:
+    with pytest.raises(RunUnfinished, match="find out, and settle it"):
+        raise InDoubt

@@ -1,7 +1,7 @@
-"""Models that decide, by the model layer of pydantic-ai: ``pip install 'agent-es[llm]'``.
+"""pydantic-ai: a decider that is one of its models, and agents of it that survive; ``pip install 'agent-es[llm]'``.
 
 Rule 1: only this package imports pydantic-ai, and nothing of agent_es imports this package before it is asked to.
-Rule 2: what a model is asked is built from the run as folded alone: a resume asks the same, byte for byte.
+Rule 2: what a model is asked is built from the run as folded alone, or held against what it was asked before.
 Rule 3: what a model said is recorded before anything acts on it, and never asked for again.
 """
 
@@ -15,6 +15,17 @@ except ImportError as error:
 from agent_es.integrations.pydantic_ai.asking import Patience
 from agent_es.integrations.pydantic_ai.deciding import ModelDecider
 from agent_es.integrations.pydantic_ai.deltas import Delta, Deltas
+from agent_es.integrations.pydantic_ai.durable import DurableRun
+from agent_es.integrations.pydantic_ai.effects import effect, idempotency_key
 from agent_es.integrations.pydantic_ai.summarizing import ModelSummarizer
 
-__all__ = ["Delta", "Deltas", "ModelDecider", "ModelSummarizer", "Patience"]
+__all__ = [
+    "Delta",
+    "Deltas",
+    "DurableRun",
+    "ModelDecider",
+    "ModelSummarizer",
+    "Patience",
+    "effect",
+    "idempotency_key",
+]
