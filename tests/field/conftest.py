@@ -13,6 +13,8 @@ import pytest
 from agent_es import RunStore
 from agent_es.testing import FrozenClock, PaymentProvider
 
+ROOT = Path(__file__).parents[2]
+
 
 @pytest.fixture
 def open_store(tmp_path: Path) -> Iterator[Callable[[], RunStore]]:
@@ -45,8 +47,8 @@ def run_worker(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., 
     """Runs the test's own file as a program, in the same folder; returns its exit status."""
 
     def run(*arguments: str) -> int:
-        return subprocess.run(
-            [sys.executable, request.path, tmp_path, *arguments], check=False, timeout=60
-        ).returncode
+        module = f"tests.field.{request.path.stem}"
+        command = [sys.executable, "-m", module, tmp_path, *arguments]
+        return subprocess.run(command, cwd=ROOT, check=False, timeout=60).returncode
 
     return run
