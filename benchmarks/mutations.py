@@ -193,8 +193,8 @@ MUTANTS = (
         "key_per_attempt",
         "each attempt has a key of its own",
         "run.py",
-        "            key=step.key,\n",
-        "            key=None if step.key is None else renewed(step.key),\n",
+        "            key=step.key,\n            call_id=step.call_id,\n",
+        "            key=None if step.key is None else renewed(step.key),\n            call_id=step.call_id,\n",
     ),
     Mutant(
         "key_kept_after_no",
@@ -447,6 +447,43 @@ MUTANTS = (
         "runtime.py",
         "            if not isinstance(outcome, Returned | Waits):\n",
         "            if not isinstance(outcome, Returned):\n",
+    ),
+    # What is said and remembered.
+    Mutant(
+        "fact_lost",
+        "what a body wants to be remembered is not recorded with its result",
+        "run.py",
+        "        for name, value in outcome.facts:\n",
+        "        for name, value in outcome.facts[:0]:\n",
+    ),
+    Mutant(
+        "fact_by_luck",
+        "of two calls of one turn, that which ended last says what is remembered",
+        "state.py",
+        "        if before is None or None in (before.idx, event.idx) or (event.idx or 0) >= (before.idx or 0):\n"
+        "            self.kept[event.name] = Fact(event.value, event.idx)\n",
+        "        self.kept[event.name] = Fact(event.value, event.idx or (before and before.idx))\n",
+    ),
+    Mutant(
+        "facts_unsorted",
+        "facts are read in the order in which calls ended",
+        "state.py",
+        "            self.remembered = dict(sorted({**self.remembered, **self.kept}.items()))\n",
+        "            self.remembered = {**self.remembered, **self.kept}\n",
+    ),
+    Mutant(
+        "answer_unrecorded",
+        "what a model said is not kept beside the calls that were read from it",
+        "step.py",
+        "    if (said := asked.said) is not None:\n",
+        "    if (said := asked.said) is not None and run.state.turns > 99:\n",
+    ),
+    Mutant(
+        "turn_cut_in_two",
+        "a summary stands for the first calls of a turn and not for the others",
+        "scratchpad.py",
+        "            if state.steps[idx].turn < state.turns - self.keep:\n",
+        "            if idx < done - self.keep:\n",
     ),
     # What people say.
     Mutant(

@@ -36,6 +36,7 @@ from agent_es.testing import (
 )
 from examples.approving import approved, edited, expired, given, late, only_with_a_yes
 from examples.every_effect import bad_day, crowd, errands, glance, moody, twins
+from examples.remembering import remembering
 from examples.waiting import asking, instalments, one_booking, reminder
 
 DEEP_RUNS = 100
@@ -154,6 +155,7 @@ TRIALS: Mapping[str, Trial] = {
     "bad_day": partial(crashed, bad_day),
     "crowd, its store failing": partial(failing, crowd),
     "Crowd, a machine": partial(played, Crowd),
+    "remembering": partial(crashed, remembering),
     "approved": partial(crashed, approved),
     "edited": partial(crashed, edited),
     "expired": partial(crashed, expired),

@@ -12,9 +12,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 PROGRAMS = sorted(path for path in EXAMPLES.glob("*.py") if "__main__" in path.read_text())
 SLOW = {"durable_agent"}
 """What starts many processes, each of which imports a framework."""
-RUN = [
-    pytest.param(path, id=path.stem, marks=[pytest.mark.crash] if path.stem in SLOW else []) for path in PROGRAMS
-]
+RUN = [pytest.param(path, id=path.stem, marks=[pytest.mark.crash] if path.stem in SLOW else []) for path in PROGRAMS]
 A_SCREEN = 60
 
 
