@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 
@@ -28,10 +27,7 @@ from agent_es import (
     ToolSpec,
     tool,
 )
-from agent_es.testing import Crash, CrashingRunner, CrashPoint, FrozenClock, PaymentProvider, sigkill
-from tests.models.client import decider_at
-from tests.models.script import Answer, Call, Turn
-from tests.models.stub import Stub, asked_again
+from agent_es.testing import CrashingRunner, CrashPoint, FrozenClock, PaymentProvider, sigkill
 
 RUN_ID = "run-1"
 MUST_BE_APPROVED = Envelope(needs_approval=["pay"])
@@ -152,25 +148,6 @@ def test_a_run_that_is_parked_on_an_approval_acts_on_what_was_approved_whoever_d
     assert (model.calls(turn=0), model.calls(turn=1)) == (1, 1)
     assert (provider.ledger, provider.refunds) == ({"acct-1": "10.00"}, 1)
     assert [entry.type for entry in store.journal(RUN_ID)].count("approval_requested") == 1
-
-
-@pytest.mark.parametrize("form", ["chat", "responses"])
-@pytest.mark.parametrize(("at", "asked"), [(CrashPoint(2, "after"), 2), (CrashPoint(2, "before"), 3)])
-def test_a_model_over_http_is_asked_again_only_where_its_answer_was_not_durable(
-    at: CrashPoint, asked: int, form: str, store: RunStore, provider: PaymentProvider
-) -> None:
-    pay = [Answer("", (Call("pay", f'{{"to": "acct-{n}", "amount": 10}}'),)) for n in (1, 2)]
-    with closing(Stub([Turn(tuple(pay)), Answer("paid")])) as stub:
-        with pytest.raises(Crash):
-            CrashingRunner(store, decider_at(stub.url, form), deps=provider, at=at).run(
-                Payer, run_id=RUN_ID, goal="pay"
-            )
-
-        state = Runner(store, decider_at(stub.url, form), deps=provider).run(Payer, run_id=RUN_ID)
-
-        assert (state.status, len(stub.requests)) == (Status.DONE, asked)
-        assert provider.ledger == {f"acct-{asked - 1}": "10.00"}
-        assert asked_again(stub.requests[asked - 2 :], stub.requests) == [0] * (asked - 2)
 
 
 class DyingAtItsFirstAppend(Runner):

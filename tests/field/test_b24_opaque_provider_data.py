@@ -12,6 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ThinkingPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
@@ -30,7 +31,7 @@ PAID = Answer("Paid.")
 MUST_BE_APPROVED = Envelope(needs_approval=["pay"])
 
 
-class Payer(AgentRun):
+class ThinksAndPays(AgentRun):
     """Pays."""
 
     @tool(effect=Effect.IDEMPOTENT)
@@ -47,6 +48,7 @@ def items_of(stub: Stub) -> list[dict[str, Any]]:
     return json.loads(stub.requests[-1].body)["input"]
 
 
+@pytest.mark.crash
 def test_a_signature_survives_an_approval_and_the_death_of_the_worker(tmp_path: Path, store: RunStore) -> None:
     with closing(Stub([PAY, PAID])) as stub:
         worker = [sys.executable, "-m", "tests.field.test_b24_opaque_provider_data", tmp_path, stub.url]
@@ -86,7 +88,7 @@ def test_what_stands_beside_a_call_is_given_back_to_the_byte(store: RunStore) ->
     def worker() -> Runner:
         return Runner(store, ModelDecider(FunctionModel(speak)))
 
-    worker().run(Payer, run_id=RUN_ID, goal="pay", envelope=MUST_BE_APPROVED)
+    worker().run(ThinksAndPays, run_id=RUN_ID, goal="pay", envelope=MUST_BE_APPROVED)
     store.approve(RUN_ID, 0, by="dana", digest=store.inbox()[0].digest)
     worker().resume(RUN_ID)
 
@@ -124,20 +126,20 @@ def test_a_thought_that_was_cut_before_its_signature_is_left_out(store: RunStore
             parts=[whole, ToolCallPart("pay", '{"amount": 10}', "c-1"), half], finish_reason="length"
         )
 
-    Runner(store, ModelDecider(FunctionModel(speak))).run(Payer, run_id=RUN_ID, goal="pay")
+    Runner(store, ModelDecider(FunctionModel(speak))).run(ThinksAndPays, run_id=RUN_ID, goal="pay")
 
     assert [part for part in asked[1][1].parts if isinstance(part, ThinkingPart)] == [whole]
 
 
 def run_streamed(store: RunStore, stub: Stub) -> RunState:
     decider = decider_at(stub.url, "responses", on_delta=lambda _: None)
-    return Runner(store, decider).run(Payer, run_id=RUN_ID, goal="pay")
+    return Runner(store, decider).run(ThinksAndPays, run_id=RUN_ID, goal="pay")
 
 
 def die_there(folder: Path, url: str) -> None:
     with open_in(folder) as store:
         decider = decider_at(url, "responses")
-        state = Runner(store, decider).run(Payer, run_id=RUN_ID, goal="pay", envelope=MUST_BE_APPROVED)
+        state = Runner(store, decider).run(ThinksAndPays, run_id=RUN_ID, goal="pay", envelope=MUST_BE_APPROVED)
     assert state.waiting_for == "approval"
     os.kill(os.getpid(), signal.SIGKILL)
 

@@ -31,7 +31,7 @@ def program(stub: Stub, *command: str, form: str = "openai-chat") -> "subprocess
     )
 
 
-@pytest.mark.parametrize("form", ["openai-chat", "openai-responses"])
+@pytest.mark.parametrize("form", ["openai-chat", pytest.param("openai-responses", marks=pytest.mark.crash)])
 def test_the_demo_tells_its_story_with_a_model(form: str, new_stub: Callable[[Script], Stub]) -> None:
     stub = new_stub([POLICY, REFUND, DONE])
 
@@ -45,6 +45,7 @@ def test_the_demo_tells_its_story_with_a_model(form: str, new_stub: Callable[[Sc
     assert [request.got for request in stub.requests] == ["answer 0"] * 3
 
 
+@pytest.mark.crash
 def test_a_model_that_refunds_nothing_is_no_story(new_stub: Callable[[Script], Stub]) -> None:
     done = program(new_stub([Answer("I would rather not.")]), "agent_es", "demo")
 
@@ -53,6 +54,7 @@ def test_a_model_that_refunds_nothing_is_no_story(new_stub: Callable[[Script], S
     assert "I would rather not." in done.stderr
 
 
+@pytest.mark.crash
 def test_a_model_that_cannot_be_had_is_told_before_anything_begins(new_stub: Callable[[Script], Stub]) -> None:
     done = program(new_stub([]), "agent_es", "demo", form="nobody")
 
@@ -60,6 +62,7 @@ def test_a_model_that_cannot_be_had_is_told_before_anything_begins(new_stub: Cal
     assert "error: the model 'nobody:gpt-5' cannot be had" in done.stderr
 
 
+@pytest.mark.crash
 def test_a_model_collects_an_invoice(new_stub: Callable[[Script], Stub], tmp_path: Path) -> None:
     remind = Call("remind", '{"address": "ann@example.com", "text": "Please pay 480.00."}')
     wait = Call("wait_for", '{"signal": "paid", "seconds": 604800}')
