@@ -15,6 +15,7 @@ from typing import Literal
 from agent_es.envelope import ALWAYS, Asks, Envelope, Refused, Usage, Verdict
 from agent_es.errors import BadArguments, RunUnreadable
 from agent_es.events import AnyEvent, LlmDecided, RunStarted, UsageRecorded
+from agent_es.scratchpad import read_result
 from agent_es.store import RunStore
 from agent_es.tools import Tool
 from agent_es.values import decode
@@ -121,7 +122,7 @@ def verdict_on(
 ) -> Verdict:
     """Return what the envelope says of a call, after so many of each tool."""
     tool = tools.get(event.tool)
-    if event.tool in ALWAYS and tool is None:
+    if tool is None and event.tool in (*ALWAYS, read_result.name):
         return None
     args = decode(event.args)
     if tool is None:

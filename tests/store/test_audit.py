@@ -91,6 +91,16 @@ def test_without_its_tools_a_call_is_judged_as_it_was_journaled(store: RunStore)
     assert found.findings == []
 
 
+def test_what_a_run_read_of_its_own_results_is_outside_of_no_envelope(url: str) -> None:
+    script = [CallTool("look"), CallTool("read_result", {"idx": 0}), Finish("ok")]
+    with RunStore(url) as store:
+        state = Runner(store, ScriptedDecider(script)).run(Shop, run_id="reads", goal="shop")
+
+        found = audit(store, Envelope(tools=("look",)), run_ids=["reads"])
+
+    assert (state.steps[1].result, found.findings) == ("1", [])
+
+
 def test_a_budget_stops_a_run_once_and_refuses_what_is_beyond_it(store: RunStore) -> None:
     budget = Budget(turns=2, calls={"refund": 1}, deadline=timedelta(minutes=6))
 
