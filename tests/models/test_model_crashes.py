@@ -185,7 +185,7 @@ def test_what_breaks_on_the_way_does_not_show_in_what_comes_after_a_crash(
 @pytest.mark.crash
 def test_summaries_are_asked_for_in_the_same_words_whoever_dies(new_stub: Callable[[Script], Stub]) -> None:
     def says(asked: Asked) -> Answer:
-        if asked.opening.startswith("The goal of the work"):
+        if "The goal of the work" in asked.body:
             return Answer("The policy was read.")
         if "policy was read" not in asked.body:
             return Answer("", (Call("search_policy", f'{{"query": "{"window " * 150}"}}'),))
