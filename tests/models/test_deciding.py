@@ -350,6 +350,7 @@ def test_a_model_may_wait_and_ask_where_that_is_offered(store: RunStore, run: An
 
     assert (asked.waiting_for, waits.waiting_for) == ("person", "signal")
     assert state.answer == "It is there."
+    assert [call_id for _, _, call_id in model.called()] == ["a", "b", "c"]
     assert [args for _, args, _ in model.called()] == [
         '{"seconds":0.0}',
         '{"choices":["red","blue"],"question":"Which?"}',
