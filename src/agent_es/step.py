@@ -769,10 +769,9 @@ def _plan(run: AgentRun, tools: Mapping[str, Tool], idx: int, call: Call) -> Pla
     """Check a call and key it; what is wrong with it is for the decider to see."""
     if isinstance(call, Wait | StartChild):
         args = _json(run, f"the arguments of {call.tool}", call.args)
-        plain = CallTool(call.tool, call.args)
-        return (
-            Planned(plain, args, is_child=True) if isinstance(call, StartChild) else Planned(plain, args, wait=call)
-        )
+        if isinstance(call, StartChild):
+            return Planned(CallTool(call.tool, call.args), args, is_child=True)
+        return Planned(CallTool(call.tool, call.args, call.call_id), args, wait=call)
     if not isinstance(call.tool, str) or not isinstance(call.call_id, str | None):
         raise BadDecision(f"run {run.state.run_id}: {call!r:.200} needs the name of a tool, and a text as call_id")
     try:

@@ -7,7 +7,7 @@ Rule 3: a wait is recorded and its process may go: what waits is one row.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Literal
 
@@ -30,6 +30,8 @@ class Sleep:
     """Go on after that time, or at that instant; one that has passed is now.  Raises ``BadWait``."""
 
     until: Until
+    call_id: str | None = field(default=None, kw_only=True)
+    """The provider's, as that of a ``CallTool``."""
 
     tool: ClassVar[str] = "sleep"
     """What the step is called that waits."""
@@ -52,6 +54,7 @@ class WaitFor:
 
     signal: str
     timeout: Until | None = None
+    call_id: str | None = field(default=None, kw_only=True)
 
     tool: ClassVar[str] = "wait_for"
     """What the step is called that waits."""
@@ -84,6 +87,7 @@ class Ask:
     question: str
     choices: Sequence[Any] | None = None
     timeout: Until | None = None
+    call_id: str | None = field(default=None, kw_only=True)
 
     tool: ClassVar[str] = "ask_person"
     """What the step is called that waits."""

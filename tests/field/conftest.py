@@ -6,12 +6,15 @@ Rule: what stands in these files is all that a second worker gets to know about 
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from agent_es import RunStore
 from agent_es.testing import FrozenClock, PaymentProvider
+from tests.models.script import Script
+from tests.models.stub import Stub
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,6 +43,13 @@ def store(open_store: Callable[[], RunStore]) -> RunStore:
 def provider(tmp_path: Path) -> PaymentProvider:
     """The payment provider, which no crash of ours reaches."""
     return PaymentProvider(tmp_path / "provider.db")
+
+
+@pytest.fixture
+def new_stub() -> Iterator[Callable[[Script], Stub]]:
+    """Starts a model to test against, which refuses what a strict API does."""
+    with ExitStack() as started:
+        yield lambda script: started.enter_context(Stub(script))
 
 
 @pytest.fixture

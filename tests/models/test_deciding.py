@@ -40,7 +40,7 @@ from agent_es import (
     tool,
 )
 from agent_es.envelope import Budget
-from agent_es.errors import BadDecider, BadDecision
+from agent_es.errors import BadDecider, BadDecision, OutcomeUnknown
 from agent_es.integrations.pydantic_ai import ModelDecider
 from agent_es.scratchpad import Memory
 from agent_es.testing import FrozenClock
@@ -61,6 +61,11 @@ class Librarian(AgentRun):
     def count(self) -> int:
         """Count the books."""
         return 7
+
+    @tool(effect=Effect.AT_MOST_ONCE, on_doubt="tell")
+    def lend(self) -> str:
+        """Lend a book, and lose the answer."""
+        raise OutcomeUnknown("The line is dead.")
 
     @tool(effect=Effect.READ)
     def read_all(self, times: int) -> str:
@@ -167,10 +172,21 @@ def test_a_failed_call_is_an_error_that_the_model_can_read(run: Any) -> None:
         (
             "burn",
             "b",
-            "ToolUnknown: no tool 'burn'; there are: count, look_up, read_all, read_result",
+            "ToolUnknown: no tool 'burn'; there are: count, lend, look_up, read_all, read_result",
             "failed",
         ),
     ]
+
+
+def test_a_doubt_that_is_told_is_an_error_that_ends_with_what_nobody_knows(run: Any) -> None:
+    model = Lines([call("lend", "{}", "a")], DONE)
+
+    run(model)
+
+    ((_, _, content, outcome),) = model.returned()
+    assert content.startswith("OutcomeUnknown: attempt 1 of 1: ")
+    assert content.endswith("nobody can tell whether lend happened. Nobody knows whether it happened.")
+    assert outcome == "failed"
 
 
 def test_ids_that_are_repeated_or_left_out_become_unique_and_the_first_of_a_kind_stays(run: Any) -> None:
@@ -350,6 +366,7 @@ def test_a_model_may_wait_and_ask_where_that_is_offered(store: RunStore, run: An
 
     assert (asked.waiting_for, waits.waiting_for) == ("person", "signal")
     assert state.answer == "It is there."
+    assert [call_id for _, _, call_id in model.called()] == ["a", "b", "c"]
     assert [args for _, args, _ in model.called()] == [
         '{"seconds":0.0}',
         '{"choices":["red","blue"],"question":"Which?"}',
@@ -441,7 +458,7 @@ def test_the_test_model_of_the_model_layer_comes_through_a_run(store: RunStore) 
     state = Runner(store, ModelDecider(TestModel())).run(Librarian, goal="Find it")
 
     assert state.status is Status.DONE
-    assert {step.tool for step in state.steps} == {"look_up", "count", "read_all"}
+    assert {step.tool for step in state.steps} == {"look_up", "count", "lend", "read_all"}
 
 
 # How it is set up.

@@ -7,7 +7,7 @@ its arguments may not.
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, TypeVar
 
@@ -83,9 +83,11 @@ class Reader:
 
     def _call(self, call: ToolCallPart) -> Call | ClosePhase:
         name, arguments = call.tool_name, arguments_of(call)
-        if name in self.offers:
-            return _named(name, lambda text: self.offers.read(name, text), arguments)
-        return CallTool(name, arguments, call_id=None if call.tool_call_id.startswith(MADE_UP) else call.tool_call_id)
+        call_id = None if call.tool_call_id.startswith(MADE_UP) else call.tool_call_id
+        if name not in self.offers:
+            return CallTool(name, arguments, call_id)
+        offer = _named(name, lambda text: self.offers.read(name, text), arguments)
+        return offer if isinstance(offer, ClosePhase) else replace(offer, call_id=call_id)
 
 
 def told(decision: Any, response: ModelResponse, asks: int) -> Used:

@@ -118,8 +118,10 @@ def returned(step: Step, call_id: str, longest: int) -> ToolReturnPart:
 def _why(error: Mapping[str, Any] | None) -> str:
     if error is None:
         return "Nothing came of it."
-    applied = {None: " Nobody knows whether it happened.", True: " It happened all the same."}
-    return f"{error['type']}: {error['message']}{applied.get(error.get('applied', False), '')}"
+    said = f"{error['type']}: {error['message']}"
+    applied = {None: "Nobody knows whether it happened.", True: "It happened all the same."}
+    more = applied.get(error.get("applied", False))
+    return said if more is None else f"{said.rstrip('.')}. {more}"
 
 
 def as_json(response: ModelResponse) -> Any:
