@@ -1,4 +1,4 @@
-"""What a model is sent: a run that reads long pages, with all of it in each question and with a memory that has a cap.
+"""What a model is sent: a run that reads long pages, all of them in each question, or with a cap on memory.
 
 The model is a function that counts what it is sent: the bytes of the messages as JSON, four for a token.  It goes by
 that alone: it reads the next page that it sees no trace of, and at the end answers with the figures that it still

@@ -26,6 +26,7 @@ FOLDER = "performance"
 """Where the pictures are, beside the page."""
 INSTALL = "pictures need matplotlib: pip install -e '.[bench]'"
 
+NOT_MEASURED = "Not measured in this run.\n"
 MACHINE, SYSTEMS = "the machine", "the systems"
 ABOUT: Mapping[str, tuple[str, str]] = {
     "replay": ("Replay", "A warm process loads a run by its id: a SELECT, the decoding of its events, the fold."),
@@ -57,8 +58,7 @@ ABOUT: Mapping[str, tuple[str, str]] = {
     ),
     "memory": (
         "What a model is sent",
-        "A run reads long pages, 5,000 characters with each step: all of it in each question, or at most 8,000 tokens, "
-        "with what is older in summary.  What a model sums up is counted in the question after it.",
+        "A run reads pages of 5,000 characters: all in each question, or 8,000 tokens at most, with summaries.",
     ),
 }
 """How a workload is called on the page, and what it measures."""
@@ -82,7 +82,7 @@ def written(text: str, results: Mapping[str, Any]) -> str:
         if name not in names(text):
             text = f"{text.rstrip()}\n\n## {title_of(name)}\n\n<!-- generated: {name} -->\n<!-- end -->\n"
     for name in names(text):
-        text = put(text, name, made.get(name, "Not measured in this run.\n"))
+        text = put(text, name, made.get(name, NOT_MEASURED))
     return text
 
 
@@ -104,7 +104,8 @@ def about_apart(results: Mapping[str, Any]) -> str:
 def sent() -> str:
     """Return what a model is sent, for a page that stands in a folder beside this one's pictures."""
     results = read()
-    found = workloads(results)["memory"]
+    if (found := workloads(results).get("memory")) is None:
+        return NOT_MEASURED
     (picture,) = pictures("memory", found)
     rows = [(one.name, readable(one.value), one.unit) for one in found.figures]
     return f"![{alt_of(picture)}](../{FOLDER}/{picture.name}.svg)\n\n{table(['', '', ''], rows)}"
