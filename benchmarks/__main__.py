@@ -4,6 +4,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Protocol
 
@@ -33,6 +34,7 @@ class Workload(StrEnum):
     SIZE = "size"
     HELP = "help"
     IMPORTS = "imports"
+    MEMORY = "memory"
 
 
 class Comparison(Protocol):
@@ -43,6 +45,13 @@ class Comparison(Protocol):
         ...
 
 
+def measure_memory(folder: Path, show: Show, *, quick: bool) -> Report:
+    """Return what a model is sent."""
+    from benchmarks import memory  # noqa: PLC0415  # of the extra `llm`
+
+    return memory.measure(folder, show, quick=quick)
+
+
 MEASURES: Mapping[Workload, Measure] = {
     Workload.REPLAY: replay.measure,
     Workload.PROFILE: profile.measure,
@@ -51,6 +60,7 @@ MEASURES: Mapping[Workload, Measure] = {
     Workload.WRITERS: writers.measure,
     Workload.IDLE: idle.measure,
     Workload.HELP: startup.measure_help,
+    Workload.MEMORY: measure_memory,
 }
 COMPARISONS: Mapping[Workload, Comparison] = {
     Workload.RESUME: resume.measure,
@@ -76,6 +86,9 @@ def main(
 ) -> None:
     """Measure agent_es against its bars; exit with 1 where one is missed."""
     workloads = only or [*Workload]
+    if Workload.MEMORY in workloads and not find_spec("pydantic_ai"):
+        print(f"left out: {Workload.MEMORY}: {INSTALL}", file=sys.stderr)
+        workloads = [workload for workload in workloads if workload is not Workload.MEMORY]
     wanted = [str(name) for name in system or ()]
     compares = any(workload in COMPARISONS for workload in workloads)
     for name in missing(wanted) if compares else ():

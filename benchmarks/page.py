@@ -18,7 +18,7 @@ import typer
 
 from agent_es.bench.measure import Bar, Measured
 from agent_es.bench.report import DATABASES, readable
-from benchmarks.results import RESULTS, Found, Picture, pictures, place_of, read, workloads
+from benchmarks.results import RESULTS, Found, Picture, measured_apart, pictures, place_of, read, workloads
 from docs._generate.places import names, put
 
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
@@ -26,6 +26,7 @@ FOLDER = "performance"
 """Where the pictures are, beside the page."""
 INSTALL = "pictures need matplotlib: pip install -e '.[bench]'"
 
+NOT_MEASURED = "Not measured in this run.\n"
 MACHINE, SYSTEMS = "the machine", "the systems"
 ABOUT: Mapping[str, tuple[str, str]] = {
     "replay": ("Replay", "A warm process loads a run by its id: a SELECT, the decoding of its events, the fold."),
@@ -55,6 +56,10 @@ ABOUT: Mapping[str, tuple[str, str]] = {
         "Imports",
         "What importing each library takes, in a process of its own, and what is installed for it.",
     ),
+    "memory": (
+        "What a model is sent",
+        "A run reads pages of 5,000 characters: all in each question, or 8,000 tokens at most, with summaries.",
+    ),
 }
 """How a workload is called on the page, and what it measures."""
 SIZES = {
@@ -65,6 +70,7 @@ SIZES = {
     "idle": "runs that sleep",
     "short_runs": "workers",
     "size": "steps in the run",
+    "memory": "question of the run",
 }
 """What the size of a workload counts."""
 
@@ -76,14 +82,33 @@ def written(text: str, results: Mapping[str, Any]) -> str:
         if name not in names(text):
             text = f"{text.rstrip()}\n\n## {title_of(name)}\n\n<!-- generated: {name} -->\n<!-- end -->\n"
     for name in names(text):
-        text = put(text, name, made.get(name, "Not measured in this run.\n"))
+        text = put(text, name, made.get(name, NOT_MEASURED))
     return text
 
 
 def parts(results: Mapping[str, Any]) -> dict[str, str]:
     """Return what stands in each place of the page."""
     told = {MACHINE: about_machine(results), SYSTEMS: about_systems(results.get("systems") or {})}
-    return told | {name: about_workload(name, found) for name, found in workloads(results).items()}
+    apart = measured_apart(results)
+    return told | {
+        name: about_workload(name, found) + (about_apart(apart[name]) if name in apart else "")
+        for name, found in workloads(results).items()
+    }
+
+
+def about_apart(results: Mapping[str, Any]) -> str:
+    """Return what a workload was measured on that was not measured with the others."""
+    return f"\nThis was measured apart from the others:\n\n{about_machine(results)}"
+
+
+def sent() -> str:
+    """Return what a model is sent, for a page that stands in a folder beside this one's pictures."""
+    results = read()
+    if (found := workloads(results).get("memory")) is None:
+        return NOT_MEASURED
+    (picture,) = pictures("memory", found)
+    rows = [(one.name, readable(one.value), one.unit) for one in found.figures]
+    return f"![{alt_of(picture)}](../{FOLDER}/{picture.name}.svg)\n\n{table(['', '', ''], rows)}"
 
 
 def about_machine(results: Mapping[str, Any]) -> str:
@@ -144,8 +169,9 @@ def medians(picture: Picture) -> str:
         about.append(f"by {size_of(picture.workload)}")
     if many > 1:
         about.append(f"medians of up to {many} rounds (smallest to largest)")
-    sizes = [f"{size:,}" for size in picture.sizes] if len(picture.sizes) > 1 else [picture.unit]
-    rows = [(system, *(cell(picture.at(system, size)) for size in picture.sizes)) for system in picture.systems]
+    shown = [1, *picture.sizes[9::10]] if picture.is_course else picture.sizes
+    sizes = [f"{size:,}" for size in shown] if len(shown) > 1 else [picture.unit]
+    rows = [(system, *(cell(picture.at(system, size)) for size in shown)) for system in picture.systems]
     return f"{', '.join(filter(None, about))}:\n\n{table(['system', *sizes], rows)}"
 
 
@@ -209,9 +235,10 @@ def main(
     folder = PAGE.parent / FOLDER
     folder.mkdir(exist_ok=True)
     drawn = [picture for name, found in workloads(results).items() for picture in pictures(name, found)]
-    styles = styles_of(system for picture in drawn for system in picture.systems)
+    styles = styles_of(system for picture in drawn if not picture.is_course for system in picture.systems)
     for picture in drawn:
-        draw(picture, folder, title_of(picture.workload), size_of(picture.workload), styles)
+        own = styles_of(picture.systems) if picture.is_course else styles  # its lines are ways, not systems
+        draw(picture, folder, title_of(picture.workload), size_of(picture.workload), own)
     kept = {picture.name for picture in drawn}
     for old in folder.iterdir():
         if old.suffix in {".svg", ".png"} and old.stem not in kept:

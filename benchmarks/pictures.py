@@ -47,7 +47,7 @@ def draw(picture: Picture, folder: Path, title: str, counted: str, styles: Style
     database = DATABASES.get(picture.database)
     with mpl.rc_context(dict(SETTINGS)), drawn(len(picture.systems)) as (figure, axes):
         if len(picture.sizes) > 1:
-            lines(picture, axes, styles)
+            (course if picture.is_course else lines)(picture, axes, styles)
             axes.set_xlabel(counted)
             axes.set_ylabel(picture.unit)
         else:
@@ -80,6 +80,20 @@ def lines(picture: Picture, axes: Axes, styles: Styles) -> None:
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.grid(which="major", color="#dddddd")
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
+
+
+def course(picture: Picture, axes: Axes, styles: Styles) -> None:
+    """Draw how each system went from step to step, both axes linear, a mark at every tenth."""
+    for system in picture.systems:
+        found = [one for size in picture.sizes if (one := picture.at(system, size))]
+        axes.plot(
+            [one.size for one in found], [one.value for one in found], label=system, markevery=10, **styles[system]
+        )
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     axes.grid(which="major", color="#dddddd")
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
 

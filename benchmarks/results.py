@@ -2,6 +2,10 @@
 
 for workload in step resume; do python -m benchmarks --only $workload --json > $workload.json; done
 python -m benchmarks.results step.json resume.json > benchmarks/results.json
+
+What was measured apart, on another machine or with other packages, is kept as a whole, with what it was measured on:
+
+python -m benchmarks.results step.json resume.json --apart memory.json > benchmarks/results.json
 """
 
 import json
@@ -18,6 +22,8 @@ RESULTS = Path(__file__).with_name("results.json")
 """Those that the page in the docs shows."""
 
 OURS, FLOOR = "agent_es", "floor"
+MOST_CHOSEN = 12
+"""Sizes that a workload has, where each is a piece of work of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,11 @@ class Picture:
         """Which sizes were measured, the smallest first."""
         return sorted({one.size for one in self.measured})
 
+    @property
+    def is_course(self) -> bool:
+        """Whether its sizes are the steps of a course, one after the other, rather than some that were chosen."""
+        return len(self.sizes) > MOST_CHOSEN
+
     def at(self, system: str, size: int) -> Measured | None:
         """Return what a system needed at a size, if it went there."""
         return next((one for one in self.measured if (one.system, one.size) == (system, size)), None)
@@ -61,10 +72,11 @@ def read(path: Path = RESULTS) -> dict[str, Any]:
     return found
 
 
-def together(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def together(found: Sequence[Mapping[str, Any]], apart: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
     """Return the results of several runs as those of one; raise ``ValueError`` where they are not of one kind.
 
     A ratio is of one run as before: what is put together are workloads, of one machine with one set of packages.
+    Those apart may be of any machine: they stand beside the others, and no ratio is of both.
     """
     first, *others = found
     for other in others:
@@ -75,7 +87,8 @@ def together(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             name for name in ("platform", "cpu", "cpus") if other["machine"][name] != first["machine"][name]
         ]:
             raise ValueError(f"the runs are of different machines: {', '.join(differs)}")
-    names = [name for one in found for name in one["workloads"]]
+    apart = [*(other for one in found for other in one.get("apart", ())), *apart]
+    names = [name for one in (*found, *apart) for name in one["workloads"]]
     if twice := {name for name in names if names.count(name) > 1}:
         raise ValueError(f"measured in two runs: {', '.join(sorted(twice))}")
     return {
@@ -84,7 +97,8 @@ def together(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "began_at": min(one["began_at"] for one in found),
         "systems": {name: note for one in found for name, note in (one.get("systems") or {}).items()},
         "workloads": {name: told for one in found for name, told in one["workloads"].items()},
-        "all_met": all(one["all_met"] for one in found),
+        **({"apart": apart} if apart else {}),
+        "all_met": all(one["all_met"] for one in (*found, *apart)),
     }
 
 
@@ -96,8 +110,14 @@ def workloads(results: Mapping[str, Any]) -> dict[str, Found]:
             [Bar(**{field.name: bar[field.name] for field in fields(Bar)}) for bar in found["bars"]],
             [Measured(**measured) for measured in found.get("measured", ())],
         )
-        for name, found in results["workloads"].items()
+        for one in (results, *results.get("apart", ()))
+        for name, found in one["workloads"].items()
     }
+
+
+def measured_apart(results: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the whole results that each workload comes from which was not measured with the others."""
+    return {name: one for one in results.get("apart", ()) for name in one["workloads"]}
 
 
 def pictures(workload: str, found: Found) -> list[Picture]:
@@ -145,5 +165,8 @@ def place_of(system: str) -> tuple[int, str]:
 if __name__ == "__main__":
     parser = ArgumentParser(description="Put together what several runs wrote.")
     parser.add_argument("file", nargs="+", type=Path, help="What --json wrote.")
-    json.dump(together([read(path) for path in parser.parse_args().file]), sys.stdout, indent=2)
+    parser.add_argument("--apart", nargs="+", type=Path, default=[], help="What --json wrote somewhere else.")
+    files = parser.parse_args()
+    made = together([read(path) for path in files.file], [read(path) for path in files.apart])
+    json.dump(made, sys.stdout, indent=2)
     sys.stdout.write("\n")

@@ -19,6 +19,7 @@ WHOLE: Mapping[str, Callable[[], str]] = {
 PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "concepts/how-a-run-survives.md": {"crash points": crashes.table, "transitions": status.table},
     "concepts/effects.md": {"one crash": effects.table, "two crashes": effects.twice},
+    "concepts/memory.md": {"what is sent": page.sent},
     "howto/test-for-crashes.md": broken.PARTS,
 }
 
