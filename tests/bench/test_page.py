@@ -252,3 +252,20 @@ def test_runs_that_cannot_be_compared_are_not_put_together(
 ) -> None:
     with pytest.raises(ValueError, match=says):
         results.together([found, found | change])
+
+
+def test_what_was_measured_apart_keeps_the_machine_that_it_was_measured_on(found: dict[str, Any]) -> None:
+    machine = {**found["machine"], "cpu": "another one"}
+    course = {"figures": [], "bars": [], "measured": [one("agent_es", n, n, database="") for n in range(1, 31)]}
+    found["all_met"] = True
+    other = found | {"machine": machine, "workloads": {"memory": course}}
+
+    made = results.together([found], apart=[other])
+    text = written(EMPTY, results.together([made]))
+
+    assert "| processor | another one, 2 of them |" in part(text, "memory")
+    assert "another one" not in part(text, "the machine")
+    assert "| system | 1 | 10 | 20 | 30 |" in part(text, "memory")
+    assert made["machine"] == found["machine"]
+    with pytest.raises(ValueError, match="measured in two runs: memory"):
+        results.together([made], apart=[other])
