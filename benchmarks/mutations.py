@@ -184,10 +184,11 @@ MUTANTS = (
         "key_of_arguments",
         "two calls with the same arguments have the same key, where the tool has no template",
         "tools.py",
-        "            return self._template.fill(values)\n",
-        "            if self._template.is_default:\n"
-        "                return f'{self.name}:{args}'\n"
-        "            return self._template.fill(values)\n",
+        "            return None\n        return self._filled(\n",
+        "            return None\n"
+        "        if self._template.is_default:\n"
+        "            return f'{self.name}:{args}'\n"
+        "        return self._filled(\n",
     ),
     Mutant(
         "key_per_attempt",

@@ -320,13 +320,30 @@ _GATED: AbstractSet[StepStatus] = frozenset({"gated"})
 _OPEN = _ACTIVE | _WAITING | _IN_DOUBT | _GATED
 
 
+class Past(list["_Atoms"]):
+    """The steps of earlier turns; how many characters they have is added up where somebody asks, and once."""
+
+    __slots__ = ("_sums",)
+
+    def __init__(self, steps: Iterable["_Atoms"] = ()) -> None:
+        super().__init__(steps)
+        self._sums = [0]
+
+    def weight(self, first: int, size: int) -> int:
+        """Return the characters of the steps from the first on, of so many."""
+        sums = self._sums
+        while len(sums) <= size:
+            sums.append(sums[-1] + _weight(self[len(sums) - 1]))
+        return sums[size] - sums[min(first, size)]
+
+
 class Steps(Sequence[Step]):
     """The steps of a run in decision order, whatever order they ended in: a frozen view."""
 
     __slots__ = ("_current", "_past", "_size")
 
     def __init__(self, past: list[_Atoms], size: int, current: tuple[_Atoms, ...]) -> None:
-        self._past = past
+        self._past = past if type(past) is Past else Past(past)
         self._size = size
         self._current = current
 
@@ -351,9 +368,11 @@ class Steps(Sequence[Step]):
         """Return the steps of the turn that was decided last which have one of these statuses."""
         return tuple([Step._make(atoms) for atoms in self._current if atoms[7] in statuses])
 
-    def weight_of_latest(self, first: int) -> int:
-        """Return the characters of the turn that was decided last, where it comes at or after that step."""
-        return sum([_weight(atoms) for atoms in self._current if atoms[0] >= first])
+    def weight(self, first: int) -> int:
+        """Return the characters of the calls from that step on, and of what became of them."""
+        return self._past.weight(first, self._size) + sum(
+            _weight(atoms) for atoms in self._current if atoms[0] >= first
+        )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Steps) and tuple(self) == tuple(other)
@@ -409,10 +428,8 @@ class RunState:
     """What stands for the phases that were closed, in order."""
     answers: tuple[ModelAnswer, ...] = ()
     """What a model said for each turn that no summary stands for."""
-    past_weight: int = 0
-    """The characters of the calls of earlier turns and of what became of them, where no summary stands for them."""
-    unusable: tuple[str, ...] = ()
-    """Why the answers to the question that is being asked could not be used, each in turn."""
+    misheard: tuple[tuple[int, str], ...] = ()
+    """Why answers to the question that was asked last could not be used, and of which turn that was."""
     paused: str | None = None
     """Who stopped the run, and why, until somebody lets it go on."""
     parked: str | None = None
@@ -459,6 +476,11 @@ class RunState:
         return Shape(as_type).decode(self.remembered[name].value_json)
 
     @property
+    def unusable(self) -> tuple[str, ...]:
+        """Why the answers to the question that is being asked could not be used, each in turn."""
+        return tuple([why for turn, why in self.misheard if turn == self.turns])
+
+    @property
     def summarized(self) -> int:
         """How many steps, from the first on, summaries stand for."""
         return self.summaries[-1].up_to if self.summaries else 0
@@ -466,7 +488,7 @@ class RunState:
     @property
     def weight(self) -> int:
         """The characters of the calls that no summary stands for, and of what became of them."""
-        return self.past_weight + self.steps.weight_of_latest(self.summarized)
+        return self.steps.weight(self.summarized)
 
     @property
     def is_over(self) -> bool:
@@ -576,8 +598,7 @@ class Draft:
     remembered: Mapping[str, Fact]
     summaries: tuple[Summary, ...]
     answers: tuple[ModelAnswer, ...]
-    past_weight: int
-    unusable: tuple[str, ...]
+    misheard: tuple[tuple[int, str], ...]
     paused: str | None
     parked: str | None
     sent_back_at: int
@@ -635,7 +656,6 @@ class Draft:
         if turn >= self.turns:
             self._close_turn()
             self.turns = turn + 1
-            self.unusable = ()
         keyed_at = at = event.timestamp if attempt else None
         settled, gate = 0, None
         before = self.current.get(idx)
@@ -808,9 +828,10 @@ class Draft:
             ModelAnswer(event.turn, at, event.model, event.answer, event.finish_reason, event.tokens, event.request)
         )
 
-    def misheard(self, event: AnswerUnusable) -> None:
+    def asks_again(self, event: AnswerUnusable) -> None:
         """Take in that nothing could be done with what a model said."""
-        self.unusable = (*self.unusable, event.reason)
+        before = [(turn, why) for turn, why in self.misheard if turn == event.turn]
+        self.misheard = (*before, (event.turn, event.reason))
 
     def summed_up(self, event: Summarized) -> None:
         """Take in what stands for a phase from now on."""
@@ -824,7 +845,6 @@ class Draft:
                 if answer.first >= event.up_to
             ]
         )
-        self.past_weight = sum(map(_weight, self.past[event.up_to : self.size]))
 
     def remember(self, event: FactRecorded) -> None:
         """Take in a fact; of two steps, the later one counts, whichever ended first."""
@@ -935,7 +955,7 @@ class Draft:
         """Take in that a person must see to the run, or has."""
         self.parked = reason
         self.failure = self.rests_until = None
-        self.unusable = ()
+        self.misheard = ()
         if reason is None:
             self.sent_back_at = self.size + len(self.current)
         self.is_stale = True
@@ -1042,14 +1062,12 @@ class Draft:
     def _close_turn(self) -> None:
         """Move the turn's steps behind those of earlier turns, in a list that other states may share."""
         past, size = self.past, self.size
-        summarized = self.summaries[-1].up_to if self.summaries else 0
         for atoms in self.current.values():
             if len(past) == size:
                 past.append(atoms)
             elif past[size] is not atoms:  # another state went on from here before us
-                past = [*past[:size], atoms]
+                past = Past([*past[:size], atoms])
             size += 1
-            self.past_weight += _weight(atoms) if size > summarized else 0
         self.past, self.size = past, size
         self.current = {}
         self.active = self.in_doubt = self.waiting = self.gates = 0
@@ -1132,7 +1150,7 @@ def apply(draft: Draft, event: AnyEvent) -> None:  # noqa: C901, PLR0912, PLR091
     elif type(event) is Summarized:
         draft.summed_up(event)
     elif type(event) is AnswerUnusable:
-        draft.misheard(event)
+        draft.asks_again(event)
     elif type(event) is CallDelayed:
         draft.delayed(event)
     elif type(event) is ApprovalRequested:

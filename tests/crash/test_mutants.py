@@ -56,8 +56,8 @@ def test_a_mutant_that_only_stumbles_is_not_killed() -> None:
         "stumbling",
         "a name is misspelt where the first result is recorded",
         "step.py",
-        "                run.record_result(step.idx, value)\n",
-        "                run.record_result(step.idx, valeu)\n",
+        "                run.record_outcome(step.idx, outcome)\n",
+        "                run.record_outcome(step.idx, outcoem)\n",
     )
     not_python = Mutant("not_python", "the module cannot be imported", "step.py", "class Turn:", "class Turn")
 

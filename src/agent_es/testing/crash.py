@@ -359,6 +359,4 @@ def essence(state: RunState) -> RunState:
     )
     messages = tuple([message._replace(seq=0, turn=0, at=NEVER) for message in state.messages])
     timeless = replace(state, wake_at=None, rests_until=None, started_at=None, updated_at=None, messages=messages)
-    return replace(
-        timeless, steps=steps, version=0, signals=(), tokens=0, cost=Decimal(0), reserved=None, past_weight=0
-    )
+    return replace(timeless, steps=steps, version=0, signals=(), tokens=0, cost=Decimal(0), reserved=None)
