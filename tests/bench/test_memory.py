@@ -40,6 +40,7 @@ def test_what_a_summary_takes_to_be_written_is_counted(report: Report) -> None:
     assert summed > outline + CHARACTERS / 4
 
 
+@pytest.mark.crash
 def test_a_run_that_has_no_cap_misses_the_bars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(WAYS, OUTLINE, WAYS[ALL])
 
@@ -49,6 +50,7 @@ def test_a_run_that_has_no_cap_misses_the_bars(tmp_path: Path, monkeypatch: pyte
     assert f"{OUTLINE}, the longest question / the cap and a turn" in missed
 
 
+@pytest.mark.crash
 def test_the_same_run_sends_the_same_bytes(tmp_path: Path) -> None:
     for folder in ("first", "again"):
         (tmp_path / folder).mkdir()

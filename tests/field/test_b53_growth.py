@@ -26,7 +26,7 @@ from agent_es import (
 from agent_es.decider import Answered
 from agent_es.scratchpad import active
 
-TURNS, EVERY = 150, 50
+TURNS, EVERY = 100, 25
 MESSAGE = 2_000
 IMAGE = 3_000_000
 

@@ -122,7 +122,7 @@ def got(stub: Stub) -> list[str]:
     return [request.got for request in stub.requests]
 
 
-@pytest.fixture(params=["chat", "responses"])
+@pytest.fixture(params=["chat", pytest.param("responses", marks=pytest.mark.crash)])
 def form(request: pytest.FixtureRequest) -> str:
     return request.param
 

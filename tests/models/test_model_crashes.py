@@ -121,8 +121,9 @@ def test_a_request_is_repeated_only_where_its_answer_was_not_durable(
     assert 0 < sum(repeats) < len(points)
 
 
-@pytest.mark.crash
-@pytest.mark.parametrize("crashes", [1, 2])
+@pytest.mark.parametrize(
+    "crashes", [pytest.param(1, marks=pytest.mark.crash), pytest.param(2, marks=pytest.mark.exhaustive)]
+)
 def test_a_run_whose_model_is_asked_over_http_survives_every_crash(
     crashes: int, form: str, whole: list[Request], new_stub: Callable[[Script], Stub]
 ) -> None:
@@ -148,9 +149,14 @@ def test_a_run_whose_model_is_asked_over_http_survives_every_crash(
     assert report.runs > 30
 
 
-@pytest.mark.crash
-@pytest.mark.parametrize("n", [3, 6, 9, 12])
-@pytest.mark.parametrize("side", ["before", "after"])
+@pytest.mark.parametrize(
+    ("n", "side"),
+    [
+        pytest.param(n, side, marks=pytest.mark.crash if n in (3, 9) and side == "after" else pytest.mark.exhaustive)
+        for n in (3, 6, 9, 12)
+        for side in ("before", "after")
+    ],
+)
 def test_the_model_hears_the_same_from_a_process_that_takes_over_from_one_that_was_killed(
     n: int, side: str, form: str, whole: list[Request], tmp_path: Path, new_stub: Callable[[Script], Stub]
 ) -> None:

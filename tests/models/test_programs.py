@@ -31,7 +31,8 @@ def program(stub: Stub, *command: str, form: str = "openai-chat") -> "subprocess
     )
 
 
-@pytest.mark.parametrize("form", ["openai-chat", pytest.param("openai-responses", marks=pytest.mark.crash)])
+@pytest.mark.crash
+@pytest.mark.parametrize("form", ["openai-chat", "openai-responses"])
 def test_the_demo_tells_its_story_with_a_model(form: str, new_stub: Callable[[Script], Stub]) -> None:
     stub = new_stub([POLICY, REFUND, DONE])
 
