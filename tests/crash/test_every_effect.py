@@ -27,8 +27,13 @@ def test_it_survives_a_crash(name: str, crash_kit: Any) -> None:
     assert SCENARIOS[name].person is None or report.in_doubt == 0
 
 
-@pytest.mark.crash
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.crash if name in ("moody", "glance") else pytest.mark.exhaustive)
+        for name in SCENARIOS
+    ],
+)
 def test_it_survives_two_crashes_at_places_that_are_drawn(name: str, crash_kit: Any) -> None:
     report = replace(crash_kit, points="sample", size=600).survives(SCENARIOS[name], crashes=2)
 

@@ -71,8 +71,13 @@ def test_a_run_that_waits_survives_a_crash(name: str, moved: Move, crash_kit: An
     assert report.calm == "done"
 
 
-@pytest.mark.crash
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.crash if name == "instalments" else pytest.mark.exhaustive)
+        for name in SCENARIOS
+    ],
+)
 def test_a_run_that_waits_survives_two_crashes_at_places_that_are_drawn(name: str, crash_kit: Any) -> None:
     report = replace(crash_kit, points="sample", size=600).survives(SCENARIOS[name], crashes=2)
 

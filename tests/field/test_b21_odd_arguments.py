@@ -75,8 +75,8 @@ def test_the_next_request_can_be_parsed_and_a_restart_sends_the_same(
         at_once = other.requests
 
     open_store().start(Shell, run_id="run-2", goal="work")
-    Runner(open_store(), decider_at(stub.url, form)).step("run-2")
-    Runner(open_store(), decider_at(stub.url, form)).resume("run-2")
+    Runner(open_store(), decider_at(stub.url, form), agents=[Shell]).step("run-2")
+    Runner(open_store(), decider_at(stub.url, form), agents=[Shell]).resume("run-2")
 
     assert [request.got for request in stub.requests] == ["answer 0", "answer 0"]
     assert [request.body for request in stub.requests] == [request.body for request in at_once]

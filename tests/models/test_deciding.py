@@ -207,10 +207,10 @@ def test_what_a_person_says_comes_at_its_place(store: RunStore) -> None:
     model = Lines([call("count", "{}", "b")], DONE)
     store.start(Librarian, run_id="run-1", goal="Find it")
     store.steer("run-1", "The red one.", by="dana")
-    Runner(store, ModelDecider(model.model)).step("run-1")
+    Runner(store, ModelDecider(model.model), agents=[Librarian]).step("run-1")
     store.steer("run-1", "No, the blue one.", by="sam")
 
-    Runner(store, ModelDecider(model.model)).resume("run-1")
+    Runner(store, ModelDecider(model.model), agents=[Librarian]).resume("run-1")
 
     opening, first_answer, second = model.asked[1]
     assert [part.content for part in opening.parts][1:] == ["dana says: The red one."]
@@ -221,10 +221,10 @@ def test_what_a_person_says_comes_at_its_place(store: RunStore) -> None:
 
 def test_a_turn_that_nobody_but_a_script_decided_is_told_as_plain_calls(store: RunStore) -> None:
     store.start(Librarian, run_id="run-1", goal="Find it")
-    Runner(store, ScriptedDecider([CallTool("count", {})])).step("run-1")
+    Runner(store, ScriptedDecider([CallTool("count", {})]), agents=[Librarian]).step("run-1")
     model = Lines(DONE)
 
-    Runner(store, ModelDecider(model.model)).resume("run-1")
+    Runner(store, ModelDecider(model.model), agents=[Librarian]).resume("run-1")
 
     assert model.called() == [("count", "{}", "call_0")]
     assert model.returned() == [("count", "call_0", "7", "success")]
@@ -245,7 +245,7 @@ def test_the_same_run_is_asked_about_in_the_same_words_by_every_process(store: R
     opaque = ThinkingPart("hm", signature="EqQB/+==", provider_name="function", provider_details={"a": [1.0, None]})
     first = Lines([opaque, call("look_up", '{"title": "Eco"}'), call("count", "")])
     store.start(Librarian, run_id="run-1", goal="Find it")
-    Runner(store, ModelDecider(first.model)).step("run-1")
+    Runner(store, ModelDecider(first.model), agents=[Librarian]).step("run-1")
     one, other = Lines(DONE), Lines(DONE)
 
     for lines in (one, other):

@@ -479,7 +479,7 @@ def test_where_the_body_of_the_with_raises_the_run_is_given_back(
         within(Runner(store), body, goal="Look")
 
     assert store.leases.holder("run-1") is None
-    assert Runner(store, ScriptedDecider([LOOK, Finish("seen")])).resume("run-1").answer == "seen"
+    assert Runner(store, ScriptedDecider([LOOK, Finish("seen")]), agents=[Pays]).resume("run-1").answer == "seen"
 
 
 def test_what_the_function_raises_reaches_the_loop_and_nothing_is_recorded(store: RunStore, within: In) -> None:
@@ -532,7 +532,7 @@ def test_while_it_is_open_no_other_worker_has_the_run_however_long_the_loop_thin
         yield lambda _: LOOK
         time.sleep(1.5)
         with pytest.raises(RunHeld):
-            Runner(store, ScriptedDecider([LOOK])).resume("run-1")
+            Runner(store, ScriptedDecider([LOOK]), agents=[Pays]).resume("run-1")
         return (yield ACT)
 
     state = within(Runner(store, lease=0.5), body, goal="Look")
@@ -639,7 +639,7 @@ def test_a_decision_of_a_loop_is_acted_on_by_a_runner(store: RunStore, within: I
     paid = list[str]()
     within(Runner(store, deps=paid), once(lambda _: PAY), goal="Pay A")
 
-    state = Runner(store, ScriptedDecider([LOOK, Finish("paid")]), deps=paid).resume("run-1")
+    state = Runner(store, ScriptedDecider([LOOK, Finish("paid")]), deps=paid, agents=[Pays]).resume("run-1")
 
     assert (state.answer, paid, [step.tool for step in state.steps]) == ("paid", ["A"], ["pay"])
 
