@@ -12,6 +12,7 @@ def ends(effect: Effect) -> dict[tuple[str, ...], Fate]:
     return {points: fates()[effect, points] for points in SCHEDULES}
 
 
+@pytest.mark.crash
 def test_every_point_is_tried_alone_and_before_every_other() -> None:
     assert len(SCHEDULES) == len(POINTS) + len(POINTS) ** 2
     assert len(fates()) == len(Effect) * len(SCHEDULES)

@@ -465,6 +465,7 @@ DATABASES = count()
 
 @settings(max_examples=RUNS)
 @given(envelopes(), st.lists(st.lists(CALLS, min_size=1, max_size=5), min_size=4, max_size=8))
+@pytest.mark.crash
 def test_no_call_outside_of_any_envelope_reaches_a_body(
     tmp_path_factory: pytest.TempPathFactory, envelope: Envelope, turns: list[list[CallTool]]
 ) -> None:

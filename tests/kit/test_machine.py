@@ -49,6 +49,7 @@ class InstalmentsMachine(RunMachine):
 
 
 @pytest.mark.parametrize("waiting", [ReminderMachine, InstalmentsMachine])
+@pytest.mark.crash
 def test_waits_survive_signals_workers_and_clocks_in_any_order(waiting: type[RunMachine]) -> None:
     run_state_machine_as_test(waiting, settings=FEW)
 

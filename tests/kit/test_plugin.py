@@ -89,6 +89,7 @@ def theirs(tmp_path: Path) -> Theirs:
     return run
 
 
+@pytest.mark.crash
 def test_by_itself_it_takes_a_sample_of_each_depth_and_sums_it_up_in_one_line(theirs: Theirs) -> None:
     said = theirs(SURVIVES.replace("survives(honest)", "survives(honest, crashes=2)"))
 
@@ -106,6 +107,7 @@ def test_all_crash_points_are_tried_where_that_is_asked_for_and_a_seed_reaches_t
     assert said.sums == [f"{PLACES} crashes in {PLACES + 1} runs: 0 double, 0 lost, 0 in doubt"]
 
 
+@pytest.mark.crash
 def test_a_failing_test_shows_the_report_and_is_summed_up_with_the_others(theirs: Theirs) -> None:
     said = theirs(
         """

@@ -143,6 +143,7 @@ class Hasty:
         return Finish("done")
 
 
+@pytest.mark.crash
 def test_a_signal_may_come_at_any_place_and_is_used_once() -> None:
     twice = ScriptedDecider([WaitFor("paid"), CallTool("pay"), WaitFor("packed"), Finish("done")])
     waiting = replace(paying("pay"), decider=twice, signals=[("paid", 1, "evt-1"), ("packed", 2, "evt-2")])

@@ -275,6 +275,7 @@ def test_plans_have_as_many_turns_and_calls_as_they_may() -> None:
     assert drawn(any_plan, lambda plan: any(isinstance(turn, list) and len(turn) == 3 for turn in plan))
 
 
+@pytest.mark.crash
 def test_a_plan_shrinks_to_few_turns_of_one_plain_call() -> None:
     assert smallest(plans(calls(Teller))) == [Finish(None)]
     assert smallest(plans(calls(Teller)), lambda plan: len(plan) > 1) == [

@@ -100,6 +100,7 @@ def test_every_place_is_tried_once_and_every_worker_dies_there() -> None:
     assert (report.broken, report.double, report.lost, report.in_doubt) == (0, 0, 0, 0)
 
 
+@pytest.mark.crash
 def test_with_two_crashes_every_place_of_every_recovery_is_tried_too() -> None:
     one, two = fuzz(scenario()), fuzz(scenario(), crashes=2)
 

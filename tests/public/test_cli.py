@@ -543,6 +543,7 @@ def as_it_was(greeted: Shell) -> Iterator[Callable[[], None]]:
 @example(command=["answer", "asks-1", "0", "?"], given_words=['"\ud800"', "", ""])
 @example(command=["resume", "paused-1", "--agent", "?"], given_words=["shop:Greeter", "", ""])
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.crash
 def test_no_word_on_the_command_line_is_a_traceback_or_changes_a_store(
     command: list[str],
     given_words: list[str],

@@ -225,6 +225,7 @@ def test_many_clients_at_once_get_one_refund_for_each_order(site: Site) -> None:
     assert set(site.provider.ledger.values()) == {"1.00"}
 
 
+@pytest.mark.crash
 def test_a_mail_of_which_nobody_knows_is_settled_by_a_person(site: Site) -> None:
     served = site.serve(hangs="mailing")
     served.refund()

@@ -188,6 +188,7 @@ def instants(store: RunStore) -> list[str]:
     return sorted(record.tags["scheduled_at"] for record in store.runs(limit=None))
 
 
+@pytest.mark.crash
 def test_workers_in_several_processes_start_each_instant_once(
     store: RunStore, was_missed: Callable[..., None], spawn: Callable[[], subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:

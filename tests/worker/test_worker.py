@@ -241,6 +241,7 @@ def test_a_run_that_fails_its_workers_is_left_alone_a_while_and_parked_in_the_en
     assert "run-1 step failed: ConnectionError: the model is away" in told
 
 
+@pytest.mark.crash
 def test_why_a_run_was_not_moved_is_shown_until_somebody_takes_it_again(store: RunStore) -> None:
     class Confused:
         def decide(self, run: RunState, tools: Sequence[ToolSpec], /) -> Decision:
@@ -552,6 +553,7 @@ def test_a_worker_that_is_told_twice_hands_back_what_it_has_begun(
     assert (store.record("run-0").lease_owner, store.record("run-0").claims) == (None, 0)
 
 
+@pytest.mark.crash
 def test_a_frozen_worker_whose_runs_another_finished_runs_none_of_the_later_steps(
     spawn: Callable[..., subprocess.Popen[str]], tmp_path: Path, store: RunStore
 ) -> None:
