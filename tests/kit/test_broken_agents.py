@@ -53,6 +53,7 @@ def test_a_broken_agent_does_not_survive_and_the_smallest_schedule_leads_to_its_
 
 
 @pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.crash
 def test_the_command_finds_it_too_and_ends_with_1(name: str) -> None:
     expected = BROKEN[name]
     command = [sys.executable, "-m", "agent_es", "fuzz", f"examples.broken_agents:{name}", "--json"]

@@ -99,6 +99,7 @@ def test_by_itself_it_takes_a_sample_of_each_depth_and_sums_it_up_in_one_line(th
     assert said.sums == [f"{PLACES + 2 * SAMPLE} crashes in {runs} runs: 0 double, 0 lost, 0 in doubt"]
 
 
+@pytest.mark.crash
 def test_all_crash_points_are_tried_where_that_is_asked_for_and_a_seed_reaches_the_kit(theirs: Theirs) -> None:
     said = theirs(SURVIVES, "--crash-points=all", "--crash-seed=7")
 
@@ -149,6 +150,7 @@ def test_an_invariant_of_the_test_takes_the_place_of_the_scenarios(theirs: Their
     assert said.sums == ["0 crashes in 1 run: 0 double, 0 lost, 0 in doubt"]
 
 
+@pytest.mark.crash
 def test_processes_are_killed_through_it_too(theirs: Theirs) -> None:
     said = theirs(
         """

@@ -311,6 +311,7 @@ def test_a_schedule_shrinks_to_few_crashes_and_early_places(
 @pytest.mark.parametrize(
     "beyond", [lambda schedule: max(schedule, default=1) > 60, lambda schedule: len(schedule) > 3]
 )
+@pytest.mark.crash
 def test_by_itself_a_schedule_is_of_three_crashes_in_sixty_places(beyond: Callable[[Any], bool]) -> None:
     with pytest.raises(NoSuchExample):
         drawn(schedules(), beyond)
@@ -359,6 +360,7 @@ def test_a_run_gives_back_whatever_odd_value_it_is_given(plan: list[Decision]) -
 
 @given(plans(calls(Teller), max_turns=2, max_calls=2))
 @settings(max_examples=4, deadline=None)
+@pytest.mark.crash
 def test_any_plan_survives_every_crash(plan: list[Decision]) -> None:
     scenario = Scenario(agent=Teller, decider=ScriptedDecider(plan), world=worlds)
 

@@ -207,6 +207,7 @@ def test_an_effect_that_its_tool_does_without_is_not_lost() -> None:
 # What is sent.
 
 
+@pytest.mark.crash
 def test_a_run_waits_for_ever_for_what_nobody_sends() -> None:
     waiting = scenario("write", WaitFor("read"))
 

@@ -30,6 +30,7 @@ def late(folder: Path, show: Show, *, quick: bool) -> Report:
     return LATE
 
 
+@pytest.mark.crash
 def test_one_workload_is_measured_as_json_and_leaves_no_file(tmp_path: Path) -> None:
     done = bench("--quick", "--only", "help", "--json", cwd=tmp_path)
 

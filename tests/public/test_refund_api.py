@@ -184,6 +184,7 @@ def test_a_server_that_is_killed_while_it_pays_has_paid_once_when_it_is_back(sit
     assert again.refund().status_code == 409
 
 
+@pytest.mark.crash
 def test_a_server_that_is_killed_after_its_answer_has_forgotten_nothing(site: Site) -> None:
     served = site.serve(worker="elsewhere")
     assert served.refund().status_code == 202
@@ -245,6 +246,7 @@ def test_a_mail_of_which_nobody_knows_is_settled_by_a_person(site: Site) -> None
     assert site.provider.keystore == {"ORD-3300:refund:180.00": 1}
 
 
+@pytest.mark.crash
 def test_a_server_that_is_told_to_end_ends_the_step_that_it_has_begun(site: Site) -> None:
     served = site.serve(hangs="paying", seconds=2)
     served.refund()

@@ -536,6 +536,7 @@ def test_a_worker_that_is_told_to_end_ends_what_it_has_begun(
     assert {(record.lease_owner, record.claims) for record in store.runs()} == {(None, 0)}
 
 
+@pytest.mark.crash
 def test_a_worker_that_is_told_twice_hands_back_what_it_has_begun(
     spawn: Callable[..., subprocess.Popen[str]], tmp_path: Path, store: RunStore
 ) -> None:
