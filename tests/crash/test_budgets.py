@@ -292,7 +292,7 @@ def test_an_envelope_holds_wherever_a_worker_dies(crash_kit: Any) -> None:
     assert (report.double, report.lost) == (0, 0)
 
 
-@pytest.mark.crash
+@pytest.mark.exhaustive
 def test_an_envelope_holds_where_two_workers_die_at_places_that_are_drawn(crash_kit: Any) -> None:
     assert replace(crash_kit, points="sample", size=600).survives(GREEDY, crashes=2).double == 0
 

@@ -30,7 +30,7 @@ def test_it_survives_a_crash(name: str, crash_kit: Any) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.crash if name in ("moody", "glance") else pytest.mark.exhaustive)
+        pytest.param(name, marks=pytest.mark.crash if name == "glance" else pytest.mark.exhaustive)
         for name in SCENARIOS
     ],
 )

@@ -55,7 +55,7 @@ def test_the_loop_survives_a_crash_at_any_place(crash_kit: Any) -> None:
     assert report.kinds["request"] > 0 < report.kinds["commit"]
 
 
-@pytest.mark.crash
+@pytest.mark.exhaustive
 def test_the_loop_survives_a_second_crash_at_any_place_of_the_recovery(crash_kit: Any) -> None:
     crash_kit.survives(own_loop, crashes=2)
 

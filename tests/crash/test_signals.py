@@ -74,7 +74,7 @@ def test_a_run_that_waits_survives_a_crash(name: str, moved: Move, crash_kit: An
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.crash if name == "instalments" else pytest.mark.exhaustive)
+        pytest.param(name, marks=pytest.mark.crash if name == "reminder" else pytest.mark.exhaustive)
         for name in SCENARIOS
     ],
 )

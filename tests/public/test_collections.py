@@ -223,8 +223,9 @@ def test_it_survives_a_crash_on_whatever_day_the_customer_pays(day: int | None, 
     assert (report.double, report.lost, report.in_doubt) == (0, 0, 0)
 
 
-@pytest.mark.crash
-@pytest.mark.parametrize("day", [3, 11])
+@pytest.mark.parametrize(
+    "day", [pytest.param(3, marks=pytest.mark.crash), pytest.param(11, marks=pytest.mark.exhaustive)]
+)
 def test_it_survives_two_crashes(day: int, crash_kit: Any) -> None:
     report = replace(crash_kit, points="sample", size=200).survives(collected(day), crashes=2)
 
