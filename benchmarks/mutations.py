@@ -461,9 +461,8 @@ MUTANTS = (
         "fact_by_luck",
         "of two calls of one turn, that which ended last says what is remembered",
         "state.py",
-        "        if before is None or None in (before.idx, event.idx) or (event.idx or 0) >= (before.idx or 0):\n"
-        "            self.kept[event.name] = Fact(event.value, event.idx)\n",
-        "        self.kept[event.name] = Fact(event.value, event.idx or (before and before.idx))\n",
+        "        if before is None or event.idx >= before.idx:\n",
+        "        if before is None or event.idx >= 0:\n",
     ),
     Mutant(
         "facts_unsorted",

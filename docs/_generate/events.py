@@ -104,9 +104,9 @@ MEANINGS: Mapping[type[Event], Mapping[str, str]] = {
         "finish_reason": "why the model stopped, where it says so",
     },
     FactRecorded: {
-        "name": "by what it is remembered; the last value of a name counts",
+        "idx": "the step that found it, whose result comes with it",
+        "name": "by what it is remembered; of two steps with one name, what the later one found counts",
         "value": "what is remembered",
-        "idx": "the step that found it, whose result comes with it; absent where no step did",
     },
     Summarized: {
         "first": "the first step that the summary stands for; 0 where it stands for those before it too",
@@ -227,7 +227,7 @@ EXAMPLES: Mapping[type[Event], tuple[int, Mapping[str, Any]]] = {
         1,
         {"turn": 0, "model": "test", "answer": "The refund", "reason": "it was cut", "finish_reason": "length"},
     ),
-    FactRecorded: (5, {"name": "refunded", "value": '"180.00"', "idx": 1}),
+    FactRecorded: (5, {"idx": 1, "name": "refunded", "value": '"180.00"'}),
     Summarized: (9, {"first": 0, "up_to": 4, "text": "The policy allows the refund.", "phase": "research"}),
     StepRefused: (
         4,

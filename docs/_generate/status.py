@@ -107,9 +107,8 @@ def _samples(cls: type[Event], state: RunState) -> Iterator[dict[str, Any]]:
         where = {"turn": state.turns, "first": state.summarized, "up_to": len(state.steps)}
         known = {name: value for name, value in where.items() if name in cls.model_fields}
         values = {"timestamp": NOON, **known, **dict(zip(choices, chosen, strict=True))}
-        if "idx" not in cls.model_fields or not cls.model_fields["idx"].is_required():
-            yield values
         if "idx" not in cls.model_fields:
+            yield values
             continue
         places = [(step.idx, step.attempt) for step in state.open_steps]
         if cls is LlmDecided:

@@ -149,12 +149,11 @@ class AnswerUnusable(Event):
 
 @final
 class FactRecorded(Event):
-    """Something is to be remembered by its name, whatever is summarized; the last value of a name counts."""
+    """A step found something that is to be remembered by its name, whatever is summarized."""
 
+    idx: int
     name: str
     value: JsonText
-    idx: int | None = None
-    """The step that found it; None where no step did."""
 
 
 @final

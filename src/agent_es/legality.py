@@ -53,10 +53,12 @@ from agent_es.waits import ASKED
 StepEvent = ToolResult | ToolFailed | StepInDoubt | DoubtSettled
 
 _OUTCOMES: frozenset[type[Event]] = frozenset((ToolResult, ToolFailed, StepInDoubt, DoubtSettled, FactRecorded))
-_SAID: frozenset[type[Event]] = frozenset((LlmAnswered, AnswerUnusable, FactRecorded))
-_MOVES: frozenset[type[Event]] = _SAID | {
-    *(LlmDecided, Finished, RunFailed, Parked, CompensationBegan, BudgetReserved, UsageRecorded)
-}
+_MOVES: frozenset[type[Event]] = frozenset(
+    (
+        *(LlmDecided, LlmAnswered, AnswerUnusable, Finished, RunFailed),
+        *(Parked, CompensationBegan, BudgetReserved, UsageRecorded),
+    )
+)
 _GATES: frozenset[type[Event]] = frozenset((StepRefused, ApprovalRequested, CallDelayed))
 _ARRIVALS: frozenset[type[Event]] = frozenset(
     (SignalReceived, Cancelled, EnvelopeChanged, Steered, Paused, CompensationBegan)
@@ -151,8 +153,6 @@ def _misfit_said(state: RunState, event: LlmAnswered | AnswerUnusable) -> str | 
 
 
 def _misfit_fact(state: RunState, event: FactRecorded) -> str | None:
-    if event.idx is None:
-        return None
     step = next((step for step in state.open_steps if step.idx == event.idx), None)
     is_under_way = step is not None and step.status in ("started", "in_doubt", "retrying")
     return None if is_under_way else f"no attempt at step {event.idx} is under way"

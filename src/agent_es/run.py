@@ -373,12 +373,6 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
             AnswerUnusable, turn=turn, model=model, answer=said, reason=why, finish_reason=finish_reason
         )
 
-    def record_fact(self, name: str, value_json: str, idx: int | None = None, *, attempt: int | None = None) -> None:
-        """Record what is to be remembered, found by a step that is under way, or by none."""
-        if idx is not None:
-            self._started(idx, attempt)
-        self.trigger_event(FactRecorded, name=name, value=value_json, idx=idx)
-
     def record_summary(self, first: int, up_to: int, text: str, phase: str) -> None:
         """Record what stands for the steps from the first on, up to a turn that is kept as it is."""
         self._nothing_open(Summarized)
@@ -419,7 +413,8 @@ class AgentRun(BaseAggregate[UUID], metaclass=AgentClass):
     def record_outcome(self, idx: int, outcome: Returned | Waits, *, attempt: int | None = None) -> None:
         """Record what a body came to, and what it wants to be remembered."""
         for name, value in outcome.facts:
-            self.record_fact(name, value, idx, attempt=attempt)
+            self._started(idx, attempt)
+            self.trigger_event(FactRecorded, idx=idx, name=name, value=value)
         if isinstance(outcome, Returned):
             self.record_result(idx, outcome.value, attempt=attempt)
         else:

@@ -311,9 +311,7 @@ class Runner:
     def tools_of(self, agent: type[AgentRun]) -> Mapping[str, Tool]:
         """Return the tools of an agent and those given to every run, by name and alias; raise ``BadTool``."""
         if agent not in self._known:
-            given = [*agent.agent_tools.values(), *self._tools]
-            own = [] if read_result.name in {name for tool in given for name in tool.names} else [read_result]
-            self._known[agent] = by_name([*given, *own])
+            self._known[agent] = by_name([*agent.agent_tools.values(), *self._tools, read_result])
         return self._known[agent]
 
     def agent_of(self, state: RunState) -> type[AgentRun]:

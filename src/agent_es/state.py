@@ -139,7 +139,7 @@ class Fact(NamedTuple):
     """Something that is to be remembered."""
 
     value_json: str
-    idx: int | None
+    idx: int
     """The step that found it."""
 
 
@@ -849,7 +849,7 @@ class Draft:
     def remember(self, event: FactRecorded) -> None:
         """Take in a fact; of two steps, the later one counts, whichever ended first."""
         before = self.kept.get(event.name) or self.remembered.get(event.name)
-        if before is None or None in (before.idx, event.idx) or (event.idx or 0) >= (before.idx or 0):
+        if before is None or event.idx >= before.idx:
             self.kept[event.name] = Fact(event.value, event.idx)
 
     def _gather(self) -> None:

@@ -158,11 +158,6 @@ class ToolContext(Generic[Deps]):
             raise NotRecordable(f"the fact {name!r} has {len(text):,} characters and may have {MAX_FACT:,}")
         self._facts[name] = text
 
-    @property
-    def facts(self) -> Facts:
-        """What is to be remembered so far, as canonical JSON."""
-        return tuple(self._facts.items())
-
     @staticmethod
     def sleep(until: Until) -> Sleep:
         """Return what a body returns to let its step wait: for that time, or until that instant."""

@@ -125,7 +125,6 @@ EVERY_EVENT: list[Event] = [
     ),
     AnswerUnusable(timestamp=AT, turn=0, model="test", answer="", reason="it is empty"),
     AnswerUnusable(timestamp=AT, turn=0, model="test", answer="The", reason="it was cut", finish_reason="length"),
-    FactRecorded(timestamp=AT, name="total", value='"180.00"'),
     FactRecorded(timestamp=AT, name="total", value='"180.00"', idx=0),
     Summarized(timestamp=AT, first=0, up_to=4, text="Four archives were asked."),
     Summarized(timestamp=AT, first=0, up_to=4, text="Four archives were asked.", phase="research"),

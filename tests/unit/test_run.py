@@ -117,7 +117,7 @@ DETAILS: dict[type[Event], dict[str, Any]] = {
     EnvelopeChanged: {"envelope": "{}", "by": "ann", "reason": "it may take longer"},
     LlmAnswered: {"turn": 0, "model": "test", "answer": "{}"},
     AnswerUnusable: {"turn": 0, "model": "test", "answer": "", "reason": "it is empty"},
-    FactRecorded: {"name": "total", "value": "1"},
+    FactRecorded: {"idx": 0, "name": "total", "value": "1"},
     Summarized: {"first": 0, "up_to": 1, "text": "It was looked for."},
 }
 OPEN_STEP = LlmDecided(timestamp=at(1), **DETAILS[LlmDecided])
@@ -133,7 +133,7 @@ STATES = {
         [OPEN_STEP, Cancelled(timestamp=at(2), **DETAILS[Cancelled])], RunState(run_id="r", version=1)
     ),
 }
-SAID = {LlmAnswered, AnswerUnusable, FactRecorded}
+SAID = {LlmAnswered, AnswerUnusable}
 MAY_HAPPEN = {
     Status.PENDING: {
         *SAID,
@@ -142,7 +142,7 @@ MAY_HAPPEN = {
     },
     Status.RUNNING: {
         *SAID,
-        Summarized,
+        *(FactRecorded, Summarized),
         *(BudgetReserved, UsageRecorded, EnvelopeChanged, StepRefused, CallDelayed, ApprovalRequested),
         *(ApprovalGranted, ApprovalDenied, QuestionAnswered, Steered, Paused),
         SignalReceived,
