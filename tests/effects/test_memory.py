@@ -30,7 +30,7 @@ from agent_es import (
 )
 from agent_es.decider import Answered
 from agent_es.envelope import Budget, Envelope, Usage
-from agent_es.errors import BadDecision
+from agent_es.errors import BadDecision, BadTool
 from agent_es.run import Planned
 from agent_es.scratchpad import Entry, Phase, Written, active
 from agent_es.tools import Returned
@@ -265,6 +265,16 @@ def test_a_result_that_is_cut_can_be_read_whatever_the_envelope_names(store: Run
     assert offered == [["look"], ["look", "read_result"], ["look", "read_result"]]
     assert state.steps[1].result == "x" * 10
     assert reader.shown[-1][-3].text.startswith("x" * 1_000 + "\n[cut: 1,000 of 4,000 characters; go on with ")
+
+
+def test_no_tool_of_an_agent_is_called_like_that_by_which_a_run_reads_its_results(store: RunStore) -> None:
+    class Reads(AgentRun):
+        @tool(effect="read")
+        def read_result(self, idx: int) -> str:
+            return "something else"
+
+    with pytest.raises(BadTool, match="two tools are called 'read_result'"):
+        Runner(store, Reader(1)).run(Reads, run_id="run-1", goal="read")
 
 
 # Answers that cannot be used.

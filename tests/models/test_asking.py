@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic_ai.models.test import TestModel
 
 from agent_es import AgentRun, Effect, Runner, RunState, RunStore, Status, tool
 from agent_es.errors import ModelRefused, ModelUnavailable
-from agent_es.integrations.pydantic_ai import Delta, Deltas, ModelDecider, Patience
+from agent_es.integrations.pydantic_ai import Delta, Deltas, ModelDecider, Patience, asking
 from agent_es.testing import FrozenClock
 from tests.models.client import decider_at, model_at
 from tests.models.script import Answer, Call, Fault, Ill, Script, Turn
@@ -193,6 +194,18 @@ def test_deltas_of_a_broken_stream_can_be_told_from_those_of_the_next(
     assert "".join(delta.text for delta in good if delta.kind == "tool_call") == '{"query": "x"}'
     assert len(cut) < len(good)
     assert "".join(delta.text for delta in heard if delta.turn == 1) == "It is done."
+
+
+def test_a_decider_counts_the_requests_of_the_runs_that_it_asked_about_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "COUNTED", 2)
+    heard: list[Delta] = []
+    decider = ModelDecider(TestModel(custom_output_text="done"), on_delta=heard.append)
+
+    for run_id in "abcba":
+        asyncio.run(decider.decide(RunState(run_id=run_id), ()))
+
+    counted = [(one.run_id, one.attempt) for one in heard if one.index == 0]
+    assert counted == [("a", 1), ("b", 1), ("c", 1), ("b", 2), ("a", 1)]
 
 
 def test_what_hears_deltas_may_be_awaited(new_stub: Callable[[Script], Stub], run: Any) -> None:

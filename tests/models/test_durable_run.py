@@ -21,6 +21,7 @@ from pydantic_ai.messages import (
     ToolReturnPart,
 )
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
+from pydantic_ai.usage import RequestUsage
 
 from agent_es import Envelope, Happened, NotApplied, Retry, RunStore, Status
 from agent_es.errors import BadTool, InDoubt, RequestDiverged, RunConflict, RunHasFailed, RunHeld, RunUnfinished
@@ -843,3 +844,13 @@ def test_runs_of_two_agents_are_not_mixed_up(world: World) -> None:
 
     with pytest.raises(RunConflict, match="was started with agent 'refunds', not 'other'"):
         other.run_sync(PROMPT, run_id=RUN)
+
+
+def test_what_the_model_took_counts_for_the_budget_of_the_run(world: World) -> None:
+    def says(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        return ModelResponse(parts=DONE, usage=RequestUsage(input_tokens=40, output_tokens=2, cost=Decimal("0.03")))
+
+    world.agent(says).run_sync("Refund", run_id=RUN)
+
+    state = world.store.load(RUN)
+    assert (state.tokens, state.cost) == (42, Decimal("0.03"))

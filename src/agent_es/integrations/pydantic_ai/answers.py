@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from pydantic_ai.messages import ModelResponse, ToolCallPart
 
-from agent_es.decider import Answered, Call, ClosePhase, Finish, Said, Unusable, Used
+from agent_es.decider import Call, ClosePhase, Finish, Said, Unusable, Used
 from agent_es.errors import NotRecordable
 from agent_es.integrations.pydantic_ai.offers import CLOSE_PHASE, FINAL_RESULT, Final, Offers, Unreadable
 from agent_es.integrations.pydantic_ai.requests import CUT, MADE_UP, as_json
@@ -99,8 +99,7 @@ def told(decision: Any, response: ModelResponse, asks: int) -> Used:
     except NotRecordable as error:
         answer, decision = None, f"the answer cannot be recorded: {error}"
     said = Said(model, answer, finish, response.usage.total_tokens or None)
-    found: Answered = Unusable(decision, asks) if isinstance(decision, str) else decision
-    assert not isinstance(found, Used)  # noqa: S101  # for the type checker
+    found = Unusable(decision, asks) if isinstance(decision, str) else decision
     return Used(found, response.usage.total_tokens, price_of(response), said)
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 from typing import cast
 
 from pydantic_ai.direct import model_request, model_request_stream
@@ -51,6 +52,9 @@ AskedModel = str | Model | Callable[[], Model]
 
 AT_REST = 0.02
 """Seconds after which it is looked again whether a model is free that another event loop uses."""
+
+COUNTED = 1_000
+"""Runs whose requests are counted at once: a worker that lives for long does not keep those of all."""
 
 TRANSIENT = frozenset({408, 409, 425, 429})
 """The statuses below 500 that say that the same question may be answered later."""
@@ -114,7 +118,7 @@ class Line:
         once: ModelSettings = {} if _is_local(known) or "max_retries" in own else {"max_retries": 0}
         self._settings = cast("ModelSettings", {**once, **(settings or {})})
         self._sent = dict[str, tuple[int, int]]()
-        """The turn that a run is at, and how many requests it took so far."""
+        """The turn that a run is at, and how many requests it took so far: of the runs that were asked about last."""
 
     async def ask(self, question: Question, on_delta: OnDelta | None = None) -> ModelResponse:
         """Return an answer.
@@ -184,7 +188,10 @@ class Line:
         """Return which request of its turn this is, in this process."""
         turn, sent = self._sent.get(question.run_id, (question.turn, 0))
         sent = sent + 1 if turn == question.turn else 1
+        self._sent.pop(question.run_id, None)
         self._sent[question.run_id] = question.turn, sent
+        if len(self._sent) > COUNTED:
+            del self._sent[next(iter(self._sent))]
         return sent
 
     @asynccontextmanager
@@ -244,7 +251,7 @@ def is_transient(error: ModelAPIError) -> bool:
     if isinstance(error, ModelRequestRejectedError | ModelQuotaExceededError):
         return False
     if isinstance(error, ModelHTTPError):
-        return error.status_code >= 500 or error.status_code in TRANSIENT  # noqa: PLR2004  # the server's fault
+        return error.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR or error.status_code in TRANSIENT
     return type(error) is not ModelAPIError or error.in_stream
 
 

@@ -61,7 +61,7 @@ def response_as_data(response: ModelResponse) -> Any:
     return data
 
 
-def response_of(data: Any) -> ModelResponse:
+def response_from_data(data: Any) -> ModelResponse:
     """Return the response that was kept."""
     (response,) = ModelMessagesTypeAdapter.validate_python([data])
     return cast(ModelResponse, response)

@@ -21,6 +21,7 @@ from agent_es.decider import OnlySaid, Said, Used
 from agent_es.drivers import Tasks, adrive
 from agent_es.envelope import Asks, Envelope
 from agent_es.errors import AgentError, BadTool, InDoubt, RequestDiverged, RunConflict, RunUnfinished, StepUnplayable
+from agent_es.integrations.pydantic_ai.answers import price_of
 from agent_es.integrations.pydantic_ai.effects import (
     AsksFirst,
     Effects,
@@ -29,7 +30,7 @@ from agent_es.integrations.pydantic_ai.effects import (
     raise_told,
     signal_of,
 )
-from agent_es.integrations.pydantic_ai.kept import Kept, response_as_data, response_of
+from agent_es.integrations.pydantic_ai.kept import Kept, response_as_data, response_from_data
 from agent_es.integrations.pydantic_ai.pieces import Piece, Questions, check_same
 from agent_es.run import AgentRun
 from agent_es.runtime import Runner
@@ -131,7 +132,7 @@ class Replay:
             answer = self._run.state.answers[self._asked]
             recorded: Sequence[Piece] = decode(answer.request_json or "[]")
             check_same(self._run_id, self._asked, recorded, now)
-            response = response_of(decode(answer.answer_json))
+            response = response_from_data(decode(answer.answer_json))
             calls = _calls_of(response, _not_ours(request))
             self._steps = {call.tool_call_id: answer.first + n for n, call in enumerate(calls)}
             self._bodies.clear()
@@ -404,7 +405,7 @@ class _Asked:
             tokens or None,
             [dict(piece) for piece in self._pieces],
         )
-        return Used(calls or OnlySaid(), tokens=tokens, said=said)
+        return Used(calls or OnlySaid(), tokens=tokens, cost=price_of(response), said=said)
 
 
 class _Sharing(Tasks):
