@@ -129,7 +129,6 @@ def is_past(state: RunState, event: AnyEvent) -> bool:
             LlmDecided()
             | AnswerUnusable()
             | Summarized()
-            | FactRecorded()
             | CallDelayed()
             | ApprovalDenied()
             | DoubtSettled()

@@ -715,12 +715,36 @@ def test_a_decision_that_a_person_was_before_is_dropped_and_what_it_took_counts(
     run = begun()
     run.collect_events()
     run.record_usage(Usage(tokens=3))
+    run.record_said("test", "{}", "stop", 12, None)
     run.record_turn([planned(key="a"), planned(asks=Asks("needs_approval: search"))], at_once=1)
 
     run.catch_up([said])
 
     assert [type(event) for event in events_of(run)] == [UsageRecorded]
     assert len(run.state.steps) == 0
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        lambda run: run.record_unusable("test", "", "it is empty", "length"),
+        lambda run: run.record_summary(0, 1, "It was looked for.", ""),
+    ],
+    ids=["an answer that cannot be used", "a summary"],
+)
+def test_what_was_about_to_be_recorded_of_a_question_is_dropped_where_a_person_paused_the_run(
+    command: Callable[[AgentRun], None],
+) -> None:
+    run = running()
+    run.record_result(0, "1")
+    run.collect_events()
+    run.record_usage(Usage(tokens=3))
+    command(run)
+
+    run.catch_up([Paused(timestamp=at(4), **DETAILS[Paused])])
+
+    assert [type(event) for event in events_of(run)] == [UsageRecorded]
+    assert (run.state.unusable, run.state.summaries, run.state.is_held) == ((), (), True)
 
 
 @pytest.mark.parametrize("said", HEARD, ids=lambda event: type(event).__name__)

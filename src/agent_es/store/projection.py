@@ -9,16 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from agent_es.events import (
-    AnswerUnusable,
-    AnyEvent,
-    ApprovalGranted,
-    EnvelopeChanged,
-    LlmDecided,
-    Paused,
-    SignalReceived,
-    Steered,
-)
+from agent_es.events import AnyEvent, ApprovalGranted, EnvelopeChanged, LlmDecided, Paused, SignalReceived, Steered
 from agent_es.state import RunState
 from agent_es.store.items import Item, Place, items_of
 from agent_es.store.spending import Spend, spends_of
@@ -96,7 +87,7 @@ NOBODY_LAPSED = "lapsed_owners = NULL"
 LET_GO = ("lease_owner = NULL", "lease_until = 0")
 
 
-_STANDS_STILL = frozenset({LlmDecided, AnswerUnusable, SignalReceived, EnvelopeChanged, Steered, Paused})
+_STANDS_STILL = frozenset({LlmDecided, SignalReceived, EnvelopeChanged, Steered, Paused})
 """What gets a run nowhere: a further attempt, and what comes from outside."""
 
 
