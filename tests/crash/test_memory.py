@@ -6,16 +6,22 @@ from typing import Any
 import pytest
 
 from agent_es import Memory
+from agent_es.testing import Ending
 from examples.remembering import Reader, remembering
 
 
 class Forgetful(Reader):
-    """Reads so little at once that each turn is summarized."""
+    """Reads so little at once that the cap closes its phases."""
 
     memory = Memory(cap=200, keep=0, longest_result=300)
 
 
-SCENARIOS = [remembering, replace(remembering, decider=Forgetful(), invariant=lambda _: True)]
+def the_cap_closed_two_phases(ending: Ending) -> None:
+    """Hold where the run was summarized twice because it had grown too long."""
+    assert [entry.data["phase"] for entry in ending.journal if entry.type == "summarized"] == ["", ""]
+
+
+SCENARIOS = [remembering, replace(remembering, decider=Forgetful(), invariant=the_cap_closed_two_phases)]
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

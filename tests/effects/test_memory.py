@@ -30,7 +30,7 @@ from agent_es import (
 )
 from agent_es.decider import Answered
 from agent_es.envelope import Budget, Envelope, Usage
-from agent_es.errors import BadDecision, BadTool
+from agent_es.errors import BadDecision, BadTool, RunMoved
 from agent_es.run import Planned
 from agent_es.scratchpad import Entry, Phase, Written, active
 from agent_es.tools import Returned
@@ -169,6 +169,26 @@ def test_a_summary_for_which_nothing_is_left_parks_the_run(store: RunStore) -> N
     assert (len(reader.shown), reader.summarizer.phases, state.tokens) == (4, [], 200)
 
 
+def test_a_run_that_a_person_pauses_while_it_is_summarized_asks_nothing_more(store: RunStore) -> None:
+    class Interrupted(Counts):
+        def summarize(self, phase: Phase) -> Written:
+            if not self.phases:
+                store.pause("run-1", by="dana")
+            return super().summarize(phase)
+
+    reader = Reader(6, summarizer=Interrupted())
+    paused = Runner(store, reader).run(Looks, run_id="run-1", goal="read")
+    asked = len(reader.shown)
+    assert (paused.paused, paused.summaries, len(reader.summarizer.phases)) == ("by dana", (), 1)
+
+    store.resume("run-1", by="dana")
+    state = Runner(store, reader, agents=[Looks]).resume("run-1")
+
+    assert (state.status, len(reader.shown)) == (Status.DONE, 7)
+    assert asked < len(reader.shown)
+    assert state.summaries
+
+
 # Phases.
 
 
@@ -240,6 +260,22 @@ def test_a_result_that_comes_late_brings_its_facts(store: RunStore) -> None:
     store.save(run)
 
     assert store.record_late("run-1", 0, 1, Returned('"paid"', (("paid", "1"),)))
+
+    state = store.load("run-1")
+    assert (state.facts, state.steps[0].result) == ({"paid": 1}, "paid")
+
+
+def test_a_result_whose_worker_had_lost_the_run_brings_its_facts_too(store: RunStore) -> None:
+    run = Looks.of(store.start(Looks, run_id="run-1", goal="read"), store.clock)
+    run.record_turn([Planned(CallTool("pay"), "{}", key="k")], at_once=1)
+    store.save(run)
+    other = Looks.of(run.state, store.clock)
+    other.record_doubt(0, "the process died in it")
+    store.save(other)
+
+    run.record_outcome(0, Returned('"paid"', (("paid", "1"),)))
+    with pytest.raises(RunMoved):
+        Runner(store).save(run)
 
     state = store.load("run-1")
     assert (state.facts, state.steps[0].result) == ({"paid": 1}, "paid")
