@@ -196,6 +196,16 @@ def test_deltas_of_a_broken_stream_can_be_told_from_those_of_the_next(
     assert "".join(delta.text for delta in heard if delta.turn == 1) == "It is done."
 
 
+def test_a_stream_that_ends_before_its_answer_does_is_asked_for_again(
+    new_stub: Callable[[Script], Stub], run: Any
+) -> None:
+    stub = new_stub([Turn((DONE,), (Fault(Ill.NO_FINISH),))])
+
+    state = run(decider_at(stub.url, "responses", on_delta=lambda _: None))
+
+    assert (state.answer, len(stub.requests), state.misheard) == ("It is done.", 2, ())
+
+
 def test_a_decider_counts_the_requests_of_the_runs_that_it_asked_about_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "COUNTED", 2)
     heard: list[Delta] = []
