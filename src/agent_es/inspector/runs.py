@@ -65,7 +65,7 @@ class Wanted:
 
 
 def shown(store: RunStore, wanted: Wanted) -> Mapping[str, Any]:
-    """Return what the page says: the counts, the runs, and whether there are more."""
+    """Return what the page says: the counts, the runs, and where more of them are."""
     records = store.runs(**wanted.filters, offset=wanted.skip, limit=AT_ONCE + 1)
     return {
         "wanted": wanted,
@@ -79,21 +79,25 @@ def shown(store: RunStore, wanted: Wanted) -> Mapping[str, Any]:
 def listed(request: Request) -> Response:
     """Show the runs."""
     wanted = Wanted.of(request.query_params)
-    return page(request, "runs.html", **shown(desk_of(request).store, wanted))
+    live_url = wanted.url(skip=wanted.skip).replace("/", "/live", 1)
+    return page(request, "runs.html", live=live_url, **shown(desk_of(request).store, wanted))
 
 
 def live(request: Request) -> Response:
     """Send the table again whenever something in it changed."""
     wanted = Wanted.of(request.query_params)
     store = desk_of(request).store
-    sent: dict[str, str] = {}
+    sent: Mapping[str, Any] = {}
 
     def look() -> list[Put]:
-        values = shown(store, wanted)
-        parts = {part: fragment(request, f"_{part}.html", **values) for part in ("counts", "table")}
-        changed = [Put(part, text) for part, text in parts.items() if sent.get(part) != text]
-        sent.update(parts)
-        return changed
+        nonlocal sent
+        before, sent = sent, shown(store, wanted)
+        parts = {"counts": "counts", "table": "records"}
+        return [
+            Put(part, fragment(request, f"_{part}.html", **sent))
+            for part, told in parts.items()
+            if before.get(told) != sent[told]
+        ]
 
     return stream(request, look)
 
