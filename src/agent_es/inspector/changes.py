@@ -12,7 +12,7 @@ from typing import Any
 from agent_es.differences import NOTHING, differences
 from agent_es.journal import timestamp
 from agent_es.state import RunState, Signal, Step
-from agent_es.values import bounded, canonical
+from agent_es.values import bounded
 from agent_es.visible import in_a_line
 
 MOST = 60
@@ -21,7 +21,7 @@ WIDE = 200
 """Characters that are shown of a value."""
 ALWAYS = frozenset({".version", ".updated_at"})
 """What every event changes."""
-NONE = "–"
+NONE = "-"
 """What stands where there is nothing."""
 
 
@@ -43,7 +43,7 @@ def changes(before: RunState | None, after: RunState) -> list[Change]:
     Without a state before, it is what a run begins with.
 
     >>> [str(change) for change in changes(RunState(turns=1), RunState(turns=2, failure="no use"))]
-    ['turns: 1 → 2', 'failure: – → no use']
+    ['turns: 1 → 2', 'failure: - → no use']
     """
     found = (it for it in differences(before or RunState(), after) if it[0] not in ALWAYS)
     told = [_change(*it) for it in islice(found, MOST)]
@@ -62,25 +62,26 @@ def short(value: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    if value is None or value is NOTHING:
-        return NONE
-    if isinstance(value, str):
-        return value[: 2 * WIDE] or '""'
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, datetime):
-        return timestamp(value)
-    if isinstance(value, Step):
-        return f"{value.tool} {value.args_json[:WIDE]}, {value.status}"
-    if isinstance(value, Signal):
-        return f"{value.name} {value.payload_json[:WIDE]}"
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return ", ".join(_named(value._asdict()))
-    if isinstance(value, Mapping):
-        return ", ".join(_named(value)) or NONE
-    if isinstance(value, tuple):
-        return ", ".join(_text(part) for part in value[:WIDE]) or NONE
-    return str(value) if not isinstance(value, float) else canonical(value)
+    match value:
+        case str():
+            text = value[: 2 * WIDE] or '""'
+        case bool():
+            text = "yes" if value else "no"
+        case datetime():
+            text = timestamp(value)
+        case Step():
+            text = f"{value.tool} {value.args_json[:WIDE]}, {value.status}"
+        case Signal():
+            text = f"{value.name} {value.payload_json[:WIDE]}"
+        case tuple() if hasattr(value, "_asdict"):
+            text = ", ".join(_named(value._asdict()))
+        case Mapping():
+            text = ", ".join(_named(value)) or NONE
+        case tuple():
+            text = ", ".join(_text(part) for part in value[:WIDE]) or NONE
+        case _:
+            text = NONE if value is None or value is NOTHING else str(value)
+    return text
 
 
 def _named(parts: Mapping[str, Any]) -> Iterator[str]:

@@ -4,8 +4,8 @@ Where things stand is ``layout``'s affair, and so is what was decided there: eve
 work is to scale, and a wait that is long beside all the rest is a break of the axis that says how long it was.
 
 Rule 1: no colour is written here, and no style: classes say what a thing is, and ``timeline.css`` how that looks.
-Rule 2: what a colour says, a word or a shape says too: an attempt has its number, a lost one a cross and the word, what
-failed an exclamation mark, what is in doubt stripes and a question mark; what waits is thinner than what works.
+Rule 2: what a colour says, a word or a shape says too: an attempt has its number, a lost one a cross and the word,
+what failed an exclamation mark, what is in doubt stripes and a question mark; what waits is thinner than what works.
 Rule 3: what others wrote is visible, in one line, cut, and escaped.
 Rule 4: a bar is a link to the event that began it, ``#seq-3``, and its title says all that there is to say of it.
 """
@@ -48,7 +48,7 @@ ENDS = {
     "unusable": ("unusable", "!"),
     "denied": ("denied", "!"),
     "in_doubt": ("in doubt", "?"),
-    "lost": ("lost", "×"),
+    "lost": ("lost", "✕"),
     "open": ("…", "…"),
 }
 """How an end is said in a bar, and how where there is no room for words; others are said by the title alone."""
@@ -56,7 +56,7 @@ LEGEND = {
     "asked": "the decider is asked",
     "worked": "an attempt, by its number",
     "bad": "! failed, refused or denied",
-    "crash": "× lost: its worker died or was overtaken",
+    "crash": "✕ lost: its worker died or was overtaken",
     "wait": "waits",
     "held": "parked or paused",
     "doubt": "? in doubt",
@@ -88,8 +88,7 @@ def timeline_svg(
     height = end + LINE * len(notes) + 10
     return "".join(
         (
-            f'<svg xmlns="http://www.w3.org/2000/svg" class="timeline" role="group" width="{width:.0f}" '
-            f'height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}">',
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="timeline" role="group" {_size(width, height)}>',
             f"<title>Timeline</title><desc>{escape(_described(layout))}</desc>",
             *_ground(layout, below),
             *(part for n, lane in enumerate(layout.lanes) for part in _lane(lane, TOP + ROW * n, layout.width)),
@@ -116,7 +115,9 @@ def told(bar: Bar) -> str:
     )
     seqs = f"seq {segment.began_seq}" + ("" if segment.ended_seq is None else f" to {segment.ended_seq}")
     end = "still going on" if segment.end == "open" else segment.end.replace("_", " ")
-    parts = (of, what, end, "takes over" if bar.takes_over else "", lasting(bar.lasted), seqs, segment.text)
+    took = "" if segment.tokens is None else f"{segment.tokens:,} tokens, cost {segment.cost}"
+    takeover = "takes over" if bar.takes_over else ""
+    parts = (of, what, segment.model, end, takeover, lasting(bar.lasted), took, seqs, segment.text)
     return bounded(in_a_line(" · ".join(part for part in parts if part)), SAID)
 
 
@@ -139,6 +140,7 @@ def said(bar: Bar) -> tuple[str, ...]:
 
 
 def class_of(segment: Segment) -> str:
+    """Return what kind of thing a segment is to who looks: one of the ``LEGEND``."""
     if segment.end == "lost":
         return "crash"
     if segment.kind == "doubt" or segment.end == "in_doubt":
@@ -154,12 +156,13 @@ def _described(layout: Layout) -> str:
     if layout.began_at is None:
         return NOTHING
     return (
-        f"What took time since {timestamp(layout.began_at)}, {lasting(layout.lasted)} in all: "
+        f"What took time since {timestamp(layout.began_at.replace(microsecond=0))}, {lasting(layout.lasted)} in all: "
         f"{len(layout.lanes)} lanes, {len(layout.breaks)} breaks of the axis, {len(layout.crashes)} takeovers."
     )
 
 
 def notes_of(layout: Layout) -> Iterator[str]:
+    """Yield what is not in the drawing, in words."""
     if layout.began_at is None:
         yield NOTHING
     if layout.before or layout.after:
@@ -171,7 +174,7 @@ def notes_of(layout: Layout) -> Iterator[str]:
 def _ground(layout: Layout, below: float) -> Iterator[str]:
     """Yield what lies under the lanes: their stripes, the axis, its breaks, and where workers were lost."""
     if layout.began_at is not None:
-        yield _text("tick", 4, 14, f"{timestamp(layout.began_at)}")
+        yield _text("tick", 8, 14, timestamp(layout.began_at.replace(microsecond=0)))
     for n in range(0, len(layout.lanes), 2):
         yield _rect("stripe", 0, TOP + ROW * n, LABELS + layout.width + MARGIN, ROW)
     for gap in layout.breaks:
@@ -184,9 +187,14 @@ def _ground(layout: Layout, below: float) -> Iterator[str]:
     for tick in layout.ticks:
         yield _line("grid", LABELS + tick.at, TOP - 8, LABELS + tick.at, below)
         if not any(gap.left < tick.at < gap.right for gap in layout.breaks):
-            yield _text("tick", LABELS + tick.at, TOP - 8, tick.text, anchor="middle" if tick.at else "start")
+            yield _text("tick", LABELS + tick.at, TOP - 8, tick.text, anchor=anchor_of(tick.at, layout.width))
     for at in layout.crashes:
         yield _line("fell", LABELS + at, TOP - 6, LABELS + at, below)
+
+
+def anchor_of(at: float, width: float) -> str:
+    """Return from where the words at a place of the axis go on, so that none of them are cut off."""
+    return "start" if at < MARGIN else "end" if at > width - MARGIN else "middle"
 
 
 def _lane(lane: Lane, top: float, width: float) -> Iterator[str]:
@@ -267,6 +275,10 @@ def _stripes(left: float, right: float, y: float, height: float) -> str:
         f'<line class="stripes" x1="{left:.1f}" y1="{y:.1f}" x2="{right:.1f}" y2="{y:.1f}" '
         f'stroke-width="{height:.0f}" stroke-dasharray="2 5"/>'
     )
+
+
+def _size(width: float, height: float) -> str:
+    return f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}"'
 
 
 def _rect(name: str, x: float, y: float, width: float, height: float, more: str = "") -> str:

@@ -5,7 +5,7 @@ times are, so that what took no time is seen, and what came first stands first; 
 Rule 2: where nothing but waits goes on, and for longer than all the rest together by far, the axis is broken: the
 break says how long it is.  Breaks are to scale among themselves, but for those that are as wide as their words.
 Rule 3: an attempt that was lost, and the time until somebody noticed, is a wait: nobody knows that anything went on.
-Rule 4: a picture has so many lanes, and says how many steps it leaves out; lengths are units of a picture, not pixels.
+Rule 4: a picture has so many lanes, and says how many steps it leaves out.  Lengths are units, not pixels.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ NARROW, ROOMY = 7.0, 28.0
 """Units between two events: at least, and where there are few of them."""
 LOST, TAKEOVER = 58.0, 86.0
 """Units that it takes to say these words."""
-BREAK, WIDER = 76.0, 50.0
+BREAK, WIDER = 76.0, 36.0
 """Units that it takes to say how long a break is, and what there is for each beyond that, to be shared to scale."""
 BREAKS = 0.4
 """The share of the width that breaks have, where there are any; where there are many, the width grows."""
@@ -167,10 +167,10 @@ def lasting(lasted: timedelta) -> str:
         return f"{seconds:.3g} s"
     whole, parts = round(seconds), list[str]()
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")):
-        if whole >= size or parts:
-            parts.append(f"{whole // size} {unit}" if whole >= size else "")
+        if whole >= size:
+            parts.append(f"{whole // size} {unit}")
             whole %= size
-    return " ".join(part for part in parts[:2] if part)
+    return " ".join(parts[:2])
 
 
 def _began(segments: Iterable[Segment]) -> Mapping[int, int]:
@@ -216,10 +216,12 @@ def _axis(segments: Sequence[Segment], now: datetime) -> _Axis:
     passed = [max(0.0, (later - earlier).total_seconds()) for earlier, later in pairwise(at)]
     is_work = _work(segments, {seq: n for n, seq in enumerate(seqs)})
     broken = _broken(passed, is_work)
-    widths = _widths(passed, broken, _least(segments, seqs))
+    widths = _widths(passed, broken, _words(segments, seqs))
     places = tuple(accumulate(widths, initial=0.0))
     breaks = tuple(
-        Break(places[n], places[n + 1], lasting(timedelta(seconds=passed[n]))) for n in range(len(passed)) if broken[n]
+        Break(places[n], places[n + 1], lasting(timedelta(seconds=passed[n])))
+        for n in range(len(passed))
+        if broken[n]
     )
     return _Axis(seqs, at, places, breaks)
 
@@ -246,30 +248,28 @@ def _broken(passed: Sequence[float], is_work: Sequence[bool]) -> list[bool]:
     return [not work and seconds >= longest for seconds, work in zip(passed, is_work, strict=True)]
 
 
-def _least(segments: Iterable[Segment], seqs: Sequence[float]) -> list[float]:
-    """Return how far each event stands from the one before it at least."""
-    usual = min(ROOMY, max(NARROW, PLOT / (2 * max(1, len(seqs) - 1))))
-    least = [usual] * (len(seqs) - 1)
+def _words(segments: Iterable[Segment], seqs: Sequence[float]) -> list[float]:
+    """Return how much room the words need that must stand between two events: of a loss, and of who took over."""
+    needed = [0.0] * (len(seqs) - 1)
     position = {seq: n for n, seq in enumerate(seqs)}
     for segment in segments:
-        if segment.end == "lost" and position[_end(segment)] > 0:
-            before, after = position[_end(segment)] - 1, position[_end(segment)]
-            least[before] = max(least[before], LOST)
-            if after < len(least):
-                least[after] = max(least[after], TAKEOVER)
-    return least
+        if segment.end == "lost":
+            here = position[_end(segment)]
+            needed[here - 1] = max(needed[here - 1], LOST)
+            if here < len(needed):
+                needed[here] = max(needed[here], TAKEOVER)
+    return needed
 
 
-def _widths(passed: Sequence[float], broken: Sequence[bool], least: Sequence[float]) -> list[float]:
+def _widths(passed: Sequence[float], broken: Sequence[bool], needed: Sequence[float]) -> list[float]:
     """Return how wide each part of the axis is: breaks on one scale, the rest on another, and nothing too narrow."""
     apart = [n for n, is_broken in enumerate(broken) if is_broken]
     rest = [n for n, is_broken in enumerate(broken) if not is_broken]
+    room = max(PLOT * BREAKS, (BREAK + WIDER) * len(apart)) if apart else 0.0
+    narrow = min(ROOMY, max(NARROW, (PLOT - room) / (2 * max(1, len(rest)))))
     widths = [0.0] * len(passed)
-    for chosen, narrow, room in (
-        (apart, BREAK, max(PLOT * BREAKS, (BREAK + WIDER) * len(apart))),
-        (rest, 0.0, PLOT * (1 - BREAKS) if apart else PLOT),
-    ):
-        parts = _to_scale([passed[n] for n in chosen], [max(narrow, least[n]) for n in chosen], room)
+    for chosen, least, wide in ((apart, BREAK, room), (rest, narrow, PLOT - room)):
+        parts = _to_scale([passed[n] for n in chosen], [max(least, needed[n]) for n in chosen], wide)
         for n, width in zip(chosen, parts, strict=True):
             widths[n] = width
     return widths
@@ -304,7 +304,7 @@ def _lanes(segments: Iterable[Segment], axis: _Axis) -> Iterable[Lane]:
             key = (1, "decider", 0) if segment.kind == "model" else (0, segment.kind, 0)
         found.setdefault(key, []).append(segment)
     for (rank, name, idx), members in sorted(found.items()):
-        tool = next((segment.tool for segment in members if segment.tool), "")
+        tool = next((segment.tool for segment in members if segment.tool), members[0].kind)
         yield Lane(f"{idx} {tool}".rstrip() if rank > 1 else name, tuple(_bars(members, axis)))
 
 

@@ -13,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from agent_es.inspector.drawing import WAITS, class_of, notes_of, said
+from agent_es.inspector.drawing import LABELS, MARGIN, WAITS, anchor_of, class_of, notes_of, said
 from agent_es.inspector.layout import MOST_LANES, Bar, Lane, Layout, lay_out
 from agent_es.journal import timestamp
 from agent_es.timeline import Segment
@@ -30,9 +30,9 @@ COLOURS = {
     "doubt": "#86306a",
 }
 DPI = 144
-LABELS, MARGIN = 190.0, 24.0
-"""Units beside the plot; there are 100 of them in an inch."""
 PER_INCH = 100
+"""Units of a layout."""
+SIDES = {"start": "left", "middle": "center", "end": "right"}
 ROW = 28.0
 TALL, THIN = 0.66, 0.36
 """Of a row: what works, and what waits."""
@@ -54,7 +54,7 @@ def save_picture(
     rows = max(1, len(layout.lanes))
     wide, high = (LABELS + layout.width + MARGIN) / PER_INCH, (ROW * (rows + 3)) / PER_INCH
     figure = Figure(figsize=(wide, high), dpi=DPI, facecolor="white")
-    canvas = FigureCanvasAgg(figure)
+    FigureCanvasAgg(figure)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_xlim(-LABELS, layout.width + MARGIN)
     axes.set_ylim(rows + 1, -2)
@@ -62,14 +62,13 @@ def save_picture(
     _draw(axes, layout, rows)
     with catch_warnings():
         filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)  # a box stands for it
-        canvas.print_png(path)
-    width, height = canvas.get_width_height()
-    return int(width), int(height)
+        figure.savefig(path, format="png", metadata={"Software": None})
+    return round(wide * DPI), round(high * DPI)
 
 
 def _draw(axes: Axes, layout: Layout, rows: int) -> None:
     if layout.began_at is not None:
-        _say(axes, -LABELS + 8, -1.4, timestamp(layout.began_at), color=QUIET)
+        _say(axes, -LABELS + 8, -1.4, timestamp(layout.began_at.replace(microsecond=0)), color=QUIET)
     for gap in layout.breaks:
         axes.add_patch(Rectangle((gap.left, -0.3), gap.right - gap.left, rows + 0.3, color=QUIET, alpha=0.12, lw=0))
         for at in (gap.left, gap.right):
@@ -77,7 +76,7 @@ def _draw(axes: Axes, layout: Layout, rows: int) -> None:
         _say(axes, (gap.left + gap.right) / 2, -1.4, gap.text, ha="center", weight="bold")
     for tick in layout.ticks:
         axes.plot([tick.at, tick.at], [-0.3, rows], color=LINE, lw=0.8, zorder=0)
-        _say(axes, tick.at, -0.7, tick.text, color=QUIET, ha="center" if tick.at else "left")
+        _say(axes, tick.at, -0.7, tick.text, color=QUIET, ha=SIDES[anchor_of(tick.at, layout.width)])
     for at in layout.crashes:
         axes.plot([at, at], [-0.3, rows], color=BAD, lw=1.2, ls="--", zorder=1)
     for n, lane in enumerate(layout.lanes):

@@ -69,9 +69,11 @@ def came_to(state: RunState) -> str:
             return state.answer if isinstance(state.answer, str) else state.answer_json or ""
         case Status.FAILED | Status.CANCELLED:
             return state.failure or ""
-    if state.is_held:
-        return f"paused {state.paused}" if state.paused is not None else f"parked: {state.parked}"
-    return f"until {timestamp(state.wake_at)} at the latest" if state.wake_at is not None else ""
+    held = [f"parked: {state.parked}"] if state.parked is not None else []
+    held += [f"paused {state.paused}"] if state.paused is not None else []
+    open_steps = [f"step {step.idx} {step.tool} is {step.status.replace('_', ' ')}" for step in state.open_steps]
+    until = [f"until {timestamp(state.wake_at)} at the latest"] if state.wake_at is not None else []
+    return "; ".join([*held, *open_steps, *until])
 
 
 def style_of(names: Sequence[str]) -> str:

@@ -1,9 +1,8 @@
 """What a page shows of one run: small frozen values made of its state and its journal, ready for a template.
 
-Rule 1: every text that others wrote is visible (nothing in it acts or hides), and cut; a cut text says how long it is.
+Rule 1: a text that others wrote is visible (nothing in it acts or hides), and cut; a cut text says how long it is.
 Rule 2: what is shown is bounded, however long the run is; what is left out is counted.
-Rule 3: what a mark (``good``, ``bad``, ``warn``, ``wait``, ``doubt``, ``idle``, ``busy``) says by its colour, a word
-beside it says too.
+Rule 3: a mark is how something is drawn; what it says by its colour, the words beside it say too.
 """
 
 import json
@@ -354,7 +353,7 @@ def _lines(told: Iterable[tuple[str, str, str]]) -> tuple[Line, ...]:
 
 
 def envelope_view(state: RunState, now: datetime) -> EnvelopeView:
-    """Return what a run may do, and what of it is used by then; nothing of other runs that share a budget is known."""
+    """Return what a run may do, and what of it is used by then; what others took of its budgets is unknown."""
     used = [("steps", str(len(state.steps))), ("turns", str(state.turns))]
     used += [("tokens", f"{state.tokens:,}"), ("cost", str(state.cost))]
     if state.reserved is not None:
