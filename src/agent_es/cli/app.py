@@ -475,6 +475,26 @@ def journal(
 
 
 @app.command()
+def report(
+    run_id: RunId,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here; else RUN.html in this folder.")
+    ] = None,
+    png: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write its timeline there too, as a picture.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over files that are there.")] = False,
+    store: Store = DEFAULT_STORE,
+    as_json: Json = False,
+) -> None:
+    """Write a run as one HTML file that needs nothing else: timeline, steps, envelope, journal, digest.
+
+    Example: agent-es report refund-3300 -o refund.html --png refund.png
+    """
+    _work("reporting", "report", run_id=run_id, output=output, png=png, store=store, force=force, as_json=as_json)
+
+
+@app.command()
 def settle(
     run_id: RunId,
     idx: Annotated[int, typer.Argument(metavar="IDX", help="The step that is in doubt.")],
