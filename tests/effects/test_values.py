@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from agent_es import AgentRun, CallTool, Finish, RunState, RunStore, Status, tool
-from agent_es.cli.output import visible
+from agent_es.visible import visible
 
 Play = Callable[..., RunState]
 

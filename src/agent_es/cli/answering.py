@@ -13,10 +13,11 @@ from rich.text import Text
 
 from agent_es.cli.commands import WATCH_EVERY, load_agent, open_store, person, value_of, went_on
 from agent_es.cli.exits import Exit
-from agent_es.cli.output import age, in_a_line, out, say_json
+from agent_es.cli.output import age, out, say_json
 from agent_es.errors import BadAnswer
 from agent_es.inbox import InboxItem, ItemKind
 from agent_es.journal import timestamp
+from agent_es.visible import in_a_line
 
 LATE = timedelta(minutes=1)
 """By how much what comes may be older than what came before it: clocks differ."""

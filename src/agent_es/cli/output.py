@@ -2,7 +2,6 @@
 
 import json
 import sys
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -16,36 +15,13 @@ from rich.text import Text
 from agent_es.cli.exits import Exit
 from agent_es.errors import AgentError
 from agent_es.journal import timestamp
+from agent_es.visible import visible
 
 WIDE = 10_000
 """Columns of a pipe: who reads it wants whole lines."""
 
 out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else WIDE)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
-
-_KEPT = frozenset("\n\t")
-_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
-
-
-def visible(text: str) -> str:
-    r"""Return the text with what a terminal would act on written as an escape.
-
-    >>> visible("\x1b[2Jgone \u202e")
-    '\\x1b[2Jgone \\u202e'
-    """
-    return "".join(
-        char if char in _KEPT or unicodedata.category(char) not in _HIDDEN else char.encode("unicode_escape").decode()
-        for char in text
-    )
-
-
-def in_a_line(text: str) -> str:
-    r"""Return the text as it is visible, in one line: what others wrote must not look like what we say.
-
-    >>> in_a_line("Ok?\n  answer  yes")
-    'Ok?\\n  answer  yes'
-    """
-    return visible(text).replace("\n", r"\n")
 
 
 def say(text: str, style: str = "") -> None:

@@ -92,6 +92,10 @@ class RunRecord:
     wake_at: datetime | None
     tags: Mapping[str, str]
     envelope_id: str | None
+    tokens: int
+    """What asking the decider took so far."""
+    cost: Decimal
+    """What that cost, in the currency of whoever says so; parts of a billionth are rounded up."""
     started_at: datetime
     updated_at: datetime
     lease_owner: str | None
@@ -1001,6 +1005,7 @@ def check_same(there: RunState, agent: str, goal: str | None, input_json: str | 
 def _record(row: tuple[Any, ...]) -> RunRecord:
     values = dict(zip(runs.columns.keys(), row, strict=True))
     del values["lapsed_owners"]  # whoever settles a doubt is told of them
+    values["cost"] = Decimal(values["cost"]) / NANOS
     values["lease_until"] = values["lease_until"] or None  # 0 is long ago: nobody has it
     for name in ("wake_at", "started_at", "updated_at", "lease_until"):
         values[name] = None if values[name] is None else datetime.fromtimestamp(values[name], UTC)

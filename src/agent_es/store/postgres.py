@@ -53,7 +53,11 @@ PAGE = 5_000
 _DURABLE = (
     "CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', false) END"
 )
-_TYPES = {"cursor": "integer", **dict.fromkeys(("started_at", "wake_at", "updated_at"), "double precision")}
+_TYPES = {
+    "cursor": "integer",
+    **dict.fromkeys(("tokens", "cost"), "bigint"),
+    **dict.fromkeys(("started_at", "wake_at", "updated_at"), "double precision"),
+}
 _EVENT = "originator_id, originator_version, topic, state"
 _RING = f"pg_notify('{CHANNEL}', '')"
 _LAST_POSITION = "SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence(%s, 'id')::regclass), 0)"
