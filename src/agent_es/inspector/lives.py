@@ -16,7 +16,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -33,6 +33,7 @@ from agent_es.journal import JournalEntry
 from agent_es.keys import DEFAULT
 from agent_es.run import AgentRun
 from agent_es.state import RunState
+from agent_es.step import Append, Decide, NextDone, Probe, Start, Transact
 from agent_es.store import RunStore
 from agent_es.store.tables import keys
 from agent_es.telemetry import Notice
@@ -40,15 +41,16 @@ from agent_es.testing.audit import Audit
 from agent_es.testing.crash import AFTER, BEFORE, Life, Place, sigkill
 from agent_es.testing.folders import in_its_folder
 from agent_es.testing.journey import stopped, where
-from agent_es.step import Append, Decide, NextDone, Probe, Start, Transact
 from agent_es.testing.scenario import Scenario, load_scenario, scratch
 from agent_es.tools import Tool
-from agent_es.values import bounded
+from agent_es.values import bounded, canonical
 
 ALIVE, LEFT, NAIVE, ASIDE = "alive", "left", "naive", "aside"
-"""The folders: of the run, of what the last dead worker left, of the naive restart, and one for what is only tried."""
+"""The folders: of the run, of what the last dead worker left, of the naive restart, of what is only tried."""
 MAX_SAID = 1_000
 """Characters of one line that a worker says."""
+MAX_BRIEF = 120
+"""Characters of one thing that is said of an event."""
 PIECE = 1 << 16
 MOMENT = 0.05
 """Seconds after which it is seen at the latest that a worker has ended."""
@@ -181,10 +183,8 @@ def _do(scenario: Scenario, act: str, folder: Path, values: list[Any], write: in
             print(json.dumps([kind, value]), file=pipe, flush=True)
 
         try:
-            {"look": _look, "naive": _live_naively, "live": _live, "places": _count}[act](
-                scenario, folder, tell, *values
-            )
-        except BaseException as error:  # noqa: BLE001  # nothing may go on in the parent's name
+            ACTS[act](scenario, folder, tell, *values)
+        except BaseException as error:  # nothing may go on in the parent's name
             tell("failed", stopped(error) if isinstance(error, Exception) else f"a worker ended by {error!r:.200}")
         os._exit(0)
 
@@ -284,9 +284,15 @@ def _words(effect: object) -> str:
     >>> _words(("ORD-3300", "180.00")), _words("ship P")
     ('ORD-3300 180.00', 'ship P')
     """
-    if isinstance(effect, str):
-        return effect
-    return " ".join(map(str, effect)) if isinstance(effect, Iterable) else str(effect)
+    return " ".join(map(str, effect)) if isinstance(effect, tuple | list) else str(effect)
+
+
+ACTS: Mapping[str, Callable[..., None]] = {
+    "live": _live,
+    "look": _look,
+    "naive": _live_naively,
+    "places": _count,
+}
 
 
 # In words.
@@ -337,7 +343,11 @@ def _brief(entry: JournalEntry) -> str:
     data = entry.data
     step = " ".join(str(data[name]) for name in ("idx", "tool") if name in data)
     named = ("attempt", "goal", "key", "answer", "outcome", "reason", "signal", "name", "by")
-    more = [bounded(f"{name} {data[name]}", 120) for name in named if data.get(name) not in (None, 0, "")]
+    told = {name: data[name] for name in named if data.get(name) not in (None, 0, "", [])}
+    more = [
+        bounded(f"{name} {value if isinstance(value, str) else canonical(value)}", MAX_BRIEF)
+        for name, value in told.items()
+    ]
     return " · ".join(filter(None, [f"step {step}" if step else "", *more]))
 
 
@@ -350,8 +360,12 @@ def _meaning(place: Place) -> str:
     if place.kind == "mark":
         return "what the body did so far has happened; its result is not in the journal"
     if place.kind == "commit":
-        return "nothing of it is durable" if place.what == BEFORE_COMMIT else "it is durable; the worker does not know"
-    before, after = MEANINGS.get(type(place.request), ("it has not begun", "it is done; what it gave is not recorded"))
+        return (
+            "nothing of it is durable" if place.what == BEFORE_COMMIT else "it is durable; the worker does not know"
+        )
+    before, after = MEANINGS.get(
+        type(place.request), ("it has not begun", "it is done; what it gave is not recorded")
+    )
     return {BEFORE: before, AFTER: after}.get(place.what, "")
 
 
@@ -360,7 +374,10 @@ MEANINGS: Mapping[type[Any], tuple[str, str]] = {
     Append: ("only the worker knows of it", "it is in the journal"),
     Start: ("the start is in the journal; the body has not run", "the start is in the journal; the body has not run"),
     NextDone: ("the body has not run", "the body has run; its result is not in the journal"),
-    Transact: ("neither the effect nor its result is durable", "the effect and its result are durable, in one commit"),
+    Transact: (
+        "neither the effect nor its result is durable",
+        "the effect and its result are durable, in one commit",
+    ),
     Probe: ("the provider is not asked yet", "the provider's answer is known to the worker alone"),
 }
 
