@@ -1,6 +1,6 @@
 """What others wrote, as it can be shown: nothing in it acts on a terminal, turns what stands beside it, or hides.
 
-Rule: letters, line ends and tabs stay; control characters, marks of direction and halves of characters become escapes.
+Rule: letters, line ends and tabs stay; control characters, marks of direction and halves of pairs become escapes.
 """
 
 import unicodedata

@@ -428,6 +428,39 @@ def show(
 
 
 @app.command()
+def inspect(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Where on loopback; 0 takes a free port.")] = 0,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Show everything, change nothing.")] = False,
+    agents: Annotated[
+        list[str] | None,
+        typer.Option("--agent", metavar="MODULE:CLASS", help="An agent whose calls may get other arguments."),
+    ] = None,
+    scenarios: Annotated[
+        list[str] | None,
+        typer.Option("--scenario", metavar="MODULE:NAME", help="A scenario for the crash lab, beside the story."),
+    ] = None,
+    by: By = None,
+    store: Store = DEFAULT_STORE,
+    as_json: Json = False,
+) -> None:
+    """Open a local page on a store: its runs, one run at any moment, what waits for a person, a crash lab.
+
+    The first line is the URL, with the token that opens it.  Example: agent-es inspect --store runs.db
+    """
+    _work(
+        "inspecting",
+        "inspect",
+        port=port,
+        read_only=read_only,
+        agents=agents or [],
+        scenarios=scenarios or [],
+        by=by,
+        store=store,
+        as_json=as_json,
+    )
+
+
+@app.command()
 def journal(
     run_id: RunId,
     follow: Annotated[bool, typer.Option("--follow", help="Go on printing until the run is over.")] = False,
@@ -439,6 +472,26 @@ def journal(
     Example: agent-es journal refund-3300 --follow
     """
     _work("commands", "journal", run_id=run_id, follow=follow, store=store, as_json=as_json)
+
+
+@app.command()
+def report(
+    run_id: RunId,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here; else RUN.html in this folder.")
+    ] = None,
+    png: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write its timeline there too, as a picture.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over files that are there.")] = False,
+    store: Store = DEFAULT_STORE,
+    as_json: Json = False,
+) -> None:
+    """Write a run as one HTML file that needs nothing else: timeline, steps, envelope, journal, digest.
+
+    Example: agent-es report refund-3300 -o refund.html --png refund.png
+    """
+    _work("reporting", "report", run_id=run_id, output=output, png=png, store=store, force=force, as_json=as_json)
 
 
 @app.command()

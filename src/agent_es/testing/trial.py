@@ -17,12 +17,12 @@ from uuid import uuid4
 from eventsourcing.persistence import Notification
 from sqlalchemy import Column, MetaData, String, Table
 
+from agent_es.differences import NOTHING
 from agent_es.journal import JournalEntry
 from agent_es.owners import Lease, Owner
 from agent_es.run import AgentRun, Planned
 from agent_es.state import RunState
 from agent_es.store import RunRecord, RunStore
-from agent_es.testing.difference import NOTHING
 from agent_es.tools import CallTool, Unknown
 from agent_es.values import canonical
 
