@@ -51,6 +51,8 @@ MAX_SAID = 1_000
 """Characters of one line that a worker says."""
 MAX_BRIEF = 120
 """Characters of one thing that is said of an event."""
+PREFIX = "agent-es-lab-"
+"""How the name of the folder begins that all of them are in."""
 PIECE = 1 << 16
 MOMENT = 0.05
 """Seconds after which it is seen at the latest that a worker has ended."""
@@ -75,7 +77,7 @@ def serve(name: str) -> None:
         answer(failed=str(error))
         return
     answer(about=_about(scenario))
-    with tempfile.TemporaryDirectory(prefix="agent-es-lab-", dir=scratch(), ignore_cleanup_errors=True) as made:
+    with tempfile.TemporaryDirectory(prefix=PREFIX, dir=scratch(), ignore_cleanup_errors=True) as made:
         orders = _Orders(0)
         for act, *values in orders:
             if act == "copy":
