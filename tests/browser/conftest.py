@@ -85,7 +85,10 @@ def new_page(browser: "Browser") -> Iterator[Callable[..., "Page"]]:
         page.set_default_timeout(15_000)
         page.on("console", listen)
         page.on("pageerror", lambda error: said.append(f"error: {error}"))
-        page.on("requestfailed", lambda request: said.append(f"failed: {request.url}") if "/live" not in request.url else None)
+        page.on(
+            "requestfailed",
+            lambda request: said.append(f"failed: {request.url}") if "/live" not in request.url else None,
+        )
         return page
 
     yield new

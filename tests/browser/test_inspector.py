@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.browser
 
-SLOW_AGENT = '''
+SLOW_AGENT = """
 import time
 from agent_es import AgentRun, CallTool, Effect, Finish, ScriptedDecider, tool
 
@@ -31,7 +31,7 @@ class SlowRun(AgentRun):
     def rest(self, n: int) -> int:
         time.sleep(0.3)
         return n
-'''
+"""
 
 
 def expect(found: object) -> object:
@@ -48,7 +48,9 @@ def test_the_url_opens_and_does_not_keep_the_token(page: "Page") -> None:
     expect(page.get_by_role("heading", name="Runs")).to_be_visible()
 
 
-def test_runs_are_found_by_status_and_by_text(zoo: RunStore, page: "Page", picture: Callable[["Page", str], Path]) -> None:
+def test_runs_are_found_by_status_and_by_text(
+    zoo: RunStore, page: "Page", picture: Callable[["Page", str], Path]
+) -> None:
     page.reload()
     picture(page, "runs")
     rows = page.locator("table.runs tbody tr")

@@ -11,7 +11,17 @@ from agent_es.inspector.acting import COMMANDS
 from tests.inspect.conftest import PORT, TOKEN
 from tests.inspect.zoo import ShopRun
 
-PATHS = ["/", "/?q=x", "/inbox", "/runs/run-1", "/runs/run-1/at/0", "/runs/run-1/journal.jsonl", "/lab", "/static/base.css", "/nowhere"]
+PATHS = [
+    "/",
+    "/?q=x",
+    "/inbox",
+    "/runs/run-1",
+    "/runs/run-1/at/0",
+    "/runs/run-1/journal.jsonl",
+    "/lab",
+    "/static/base.css",
+    "/nowhere",
+]
 Stranger = Callable[..., httpx.Client]
 
 
@@ -144,7 +154,9 @@ def test_a_form_too_large_or_of_unknown_size_is_refused(client: httpx.Client, st
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_every_answer_says_that_nothing_from_elsewhere_runs_here(client: httpx.Client, run_1: None, path: str) -> None:
+def test_every_answer_says_that_nothing_from_elsewhere_runs_here(
+    client: httpx.Client, run_1: None, path: str
+) -> None:
     answer = client.get(path)
 
     policy = dict(part.split(" ", 1) for part in answer.headers["content-security-policy"].split("; "))

@@ -385,6 +385,12 @@ def runs(
     waiting_for: Annotated[str | None, typer.Option(help="Only those that wait for this, such as doubt.")] = None,
     agent: Annotated[str | None, typer.Option(help="Only those of this agent.")] = None,
     tag: Tag = None,
+    search: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Only those with this text in their id or goal.")
+    ] = None,
+    after: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Only those below this one: what follows a list that ends with it.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
     in_doubt: Annotated[
         bool, typer.Option("--in-doubt", help="Only those of which nobody knows what happened.")
@@ -404,6 +410,8 @@ def runs(
         waiting_for="doubt" if in_doubt else waiting_for,
         agent=agent,
         tag=tag,
+        search=search,
+        after=after,
         limit=limit,
         watch=watch,
         store=store,

@@ -56,9 +56,7 @@ def settle(desk: Desk, run_id: str, form: Form) -> None:
         raise BadSettlement("say which: it happened, or it did not happen")
     outcome: Literal["happened", "did_not_happen"] = "happened" if said == "happened" else "did_not_happen"
     result = _json("the result", form.get("result", "").strip() or "null", BadSettlement)
-    desk.store.settle(
-        run_id, _idx(form), outcome, result=result, by=desk.by, force=form.get("force") == "yes"
-    )
+    desk.store.settle(run_id, _idx(form), outcome, result=result, by=desk.by, force=form.get("force") == "yes")
 
 
 def signal(desk: Desk, run_id: str, form: Form) -> None:
@@ -89,9 +87,7 @@ def requeue(desk: Desk, run_id: str, form: Form) -> None:  # noqa: ARG001
 
 def cancel(desk: Desk, run_id: str, form: Form) -> None:
     """End a run, and where that is asked for, let its finished effects be undone."""
-    desk.store.cancel(
-        run_id, by=desk.by, reason=form.get("reason", ""), compensate=form.get("compensate") == "yes"
-    )
+    desk.store.cancel(run_id, by=desk.by, reason=form.get("reason", ""), compensate=form.get("compensate") == "yes")
 
 
 COMMANDS: Mapping[str, Callable[[Desk, str, Form], None]] = {
@@ -102,7 +98,10 @@ COMMANDS: Mapping[str, Callable[[Desk, str, Form], None]] = {
 
 def routes() -> list[Route]:
     """Return where the commands are."""
-    return [Route(f"/runs/{{run_id:path}}/{name}", _doing(command), methods=["POST"]) for name, command in COMMANDS.items()]
+    return [
+        Route(f"/runs/{{run_id:path}}/{name}", _doing(command), methods=["POST"])
+        for name, command in COMMANDS.items()
+    ]
 
 
 def _doing(command: Callable[[Desk, str, Form], None]) -> Callable[[Request], Any]:

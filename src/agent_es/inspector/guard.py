@@ -77,7 +77,9 @@ class Guard:
             return self._admitted(scope["path"], query)
         is_bearer = self._is_token(headers.get("authorization", "").removeprefix("Bearer "))
         if not (is_bearer or self._is_token(_cookies(headers).get(self._cookie))):
-            return _refused(401, "the token is missing or wrong; open the URL that the inspector printed when it began")
+            return _refused(
+                401, "the token is missing or wrong; open the URL that the inspector printed when it began"
+            )
         if is_read:
             return None
         if scope["method"] != "POST":

@@ -54,7 +54,9 @@ def desk_of(request: Request) -> Desk:
     return desk
 
 
-def page(request: Request, name: str, *, status: int = 200, headers: Mapping[str, str] | None = None, **values: Any) -> Response:
+def page(
+    request: Request, name: str, *, status: int = 200, headers: Mapping[str, str] | None = None, **values: Any
+) -> Response:
     """Return a page."""
     return HTMLResponse(fragment(request, name, **values), status, dict(headers or {}))
 
@@ -67,7 +69,15 @@ def fragment(request: Request, name: str, **values: Any) -> str:
 
 async def refused(request: Request, error: Exception) -> Response:
     """Say what is wrong, on a page of its own."""
-    status = 404 if isinstance(error, RunNotFound) else 409 if isinstance(error, RunError) else 503 if isinstance(error, StoreBusy) else 400
+    status = (
+        404
+        if isinstance(error, RunNotFound)
+        else 409
+        if isinstance(error, RunError)
+        else 503
+        if isinstance(error, StoreBusy)
+        else 400
+    )
     return page(request, "error.html", status=status, error=error)
 
 

@@ -177,6 +177,22 @@ class Postgres:
             holders = _who_appends(connection, holders)
         return int(last[0]) if last else 0
 
+    def moment(self, _: str) -> str:
+        """Ask which transactions have ended: who took an earlier position may commit later."""
+        return "SELECT pg_current_snapshot()::text"
+
+    def position(self, column: str) -> str:
+        """Compare characters."""
+        return f"strpos({column}, ?) > 0"
+
+    def occurs(self, column: str) -> str:
+        """Compare characters, which the collation C makes small where they are of ASCII."""
+        return f'strpos(lower({column} COLLATE "C"), ?) > 0'
+
+    def sought(self, text: str) -> str:
+        """Leave it as it is."""
+        return text
+
     def tables(self, connection: psycopg.Connection[Any]) -> frozenset[str]:
         """Return what can be named without its schema."""
         found = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = ANY (current_schemas(false))")
