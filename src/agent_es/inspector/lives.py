@@ -73,6 +73,8 @@ def serve(name: str) -> None:
         scenario = load_scenario(name)
         if scenario.url is not in_its_folder:
             raise BadScenario(f"{name} keeps its runs elsewhere (url=...): the lab copies what lies in the folder")
+        if not hasattr(os, "fork"):
+            raise BadScenario("the lab needs a system that can fork")
     except AgentError as error:
         answer(failed=str(error))
         return
@@ -146,17 +148,19 @@ class _Worker:
         It ends by SIGKILL where its time is over, and where the orders end.
         """
         until, is_late = time.monotonic() + self._within, False
-        ended, status = os.waitpid(self.pid, os.WNOHANG)
-        while not (ended or is_late):
-            ready, _, _ = select.select([self._pipe, orders.fd], [], [], MOMENT)
-            if orders.fd in ready and not orders.read():
-                break
-            if self._pipe in ready and not self._listen():
-                time.sleep(MOMENT / 10)  # it says no more, and ends at once
-            is_late = time.monotonic() > until
+        try:
             ended, status = os.waitpid(self.pid, os.WNOHANG)
-        with suppress(OSError):  # nobody is left
-            os.killpg(self.pid, signal.SIGKILL)  # what it started, too
+            while not (ended or is_late):
+                ready, _, _ = select.select([self._pipe, orders.fd], [], [], MOMENT)
+                if orders.fd in ready and not orders.read():
+                    break
+                if self._pipe in ready and not self._listen():
+                    time.sleep(MOMENT / 10)  # it says no more, and ends at once
+                is_late = time.monotonic() > until
+                ended, status = os.waitpid(self.pid, os.WNOHANG)
+        finally:
+            with suppress(OSError):  # nobody is left
+                os.killpg(self.pid, signal.SIGKILL)  # what it started, too
         if not ended:
             _, status = os.waitpid(self.pid, 0)
         while self._listen():
