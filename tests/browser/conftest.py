@@ -71,7 +71,7 @@ def inspected(store_url: str, *options: str) -> Iterator[str]:
 @pytest.fixture
 def new_page(browser: "Browser") -> Iterator[Callable[..., "Page"]]:
     """Gives pages of which each says nothing on its console that a reader would have to worry about."""
-    opened: list["BrowserContext"] = []
+    opened: list[BrowserContext] = []
     said: list[str] = []
 
     def listen(message: "ConsoleMessage") -> None:

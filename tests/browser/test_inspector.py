@@ -1,10 +1,5 @@
 """The inspector as a person uses it: each test opens the command's own URL in a browser."""
 
-import re
-import subprocess
-import sys
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,8 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from agent_es import CallTool, Finish, Runner, RunStore, ScriptedDecider, Status
-from tests.inspect.zoo import ORDER, ShopRun
+from agent_es import RunStore
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

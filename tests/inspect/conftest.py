@@ -24,7 +24,7 @@ Told = tuple[float, str, dict[str, Any]]
 Journal = list[JournalEntry]
 
 PORT = 8765
-TOKEN = "a-token-of-the-tests"
+TOKEN = "a-token-of-the-tests"  # noqa: S105
 
 HOUR, DAY = 3600, 86_400
 

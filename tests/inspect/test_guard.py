@@ -79,7 +79,8 @@ def test_a_token_sends_nobody_to_another_host(stranger: Stranger) -> None:
 
 @pytest.mark.parametrize(
     "host",
-    ["example.invalid", f"example.invalid:{PORT}", "127.0.0.1", f"127.0.0.1:{PORT + 1}", f"127.0.0.1.example.invalid:{PORT}",
+    ["example.invalid", f"example.invalid:{PORT}", "127.0.0.1", f"127.0.0.1:{PORT + 1}",
+     f"127.0.0.1.example.invalid:{PORT}",
      f"[::1].example.invalid:{PORT}", f"127.0.0.1:{PORT}@example.invalid", ""],
 )  # fmt: skip
 @pytest.mark.parametrize("path", ["/", f"/?token={TOKEN}"])

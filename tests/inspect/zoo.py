@@ -1,4 +1,4 @@
-"""A store with runs of every kind, for whoever looks at them: done, asleep, asking, in doubt, parked, and hostile ones."""
+"""A store with runs of every kind: done, asleep, asking, in doubt, parked, and some that others wrote in bad faith."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -100,8 +100,8 @@ STORIES: dict[str, tuple[list[Any], Envelope | None]] = {
     "awaits-1": ([WaitFor("paid", timeout=timedelta(days=14)), Finish("paid")], None),
     "asking-1": ([Ask("To which card?", choices=["the old one", "the new one"]), Finish("asked")], None),
     "approval-1": (
-        [used(CallTool("look_up", {"order_id": ORDER})), used(CallTool("pay", {"order_id": ORDER, "amount": "480.00"})),
-         used(Finish("paid"))],
+        [used(CallTool("look_up", {"order_id": ORDER})),
+         used(CallTool("pay", {"order_id": ORDER, "amount": "480.00"})), used(Finish("paid"))],
         LIMITED,
     ),
     "doubt-1": ([CallTool("mail", {"to": "ann@example.com", "text": "It is on its way."}), Finish("mailed")], None),

@@ -1,4 +1,4 @@
-"""What people do to runs by the pages: the same commands as on the command line, in the name of who started the inspector.
+"""What people do to runs by the pages: the commands of the command line, in the name of who started the inspector.
 
 Rule 1: a command says what it was shown: a yes is to the digest that the page had.
 Rule 2: what cannot be done is said, and nothing is recorded.

@@ -1,11 +1,11 @@
 """Who may see the pages and act by them: the one who started the inspector, from this computer, by its own pages.
 
-Rule 1: every request shows the token, in the cookie that the first URL sets, or as a bearer; nothing is told without it.
+Rule 1: every request shows the token, in the cookie that the first URL sets or as a bearer: else it is told nothing.
 Rule 2: the Host is this server on loopback, whatever a name resolves to: a page of another site that points its own
 name here (DNS rebinding) is refused.
 Rule 3: what changes something is a POST that comes from a page of this very server, or shows the token as a bearer,
 which no browser sends by itself.
-Rule 4: a page loads nothing from elsewhere, runs no script that is not a file of the inspector, and is framed by nobody.
+Rule 4: a page loads nothing from elsewhere, runs no script but files of the inspector, and is framed by nobody.
 """
 
 import hmac

@@ -8,15 +8,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 from decimal import Decimal
+from typing import Any
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from agent_es.errors import RunConflict, RunError, RunNotFound, StoreBusy
+from agent_es.errors import RunError, RunNotFound, StoreBusy
 from agent_es.journal import timestamp
 from agent_es.store import RunStore
 from agent_es.visible import in_a_line, visible
@@ -124,9 +124,9 @@ def money(cost: Decimal) -> str:
     """Return a cost without zeros that say nothing.
 
     >>> money(Decimal("0.012500000")), money(Decimal(0)), money(Decimal("120"))
-    ('0.0125', '–', '120')
+    ('0.0125', '-', '120')
     """
-    return f"{cost.normalize():f}" if cost else "–"
+    return f"{cost.normalize():f}" if cost else "-"
 
 
 def run_url(run_id: str) -> str:

@@ -193,13 +193,10 @@ def compare(request: Request) -> Response:
         read = Read(store, run_id)
         read.on()
         said = query.get(f"{side}_at", "").strip()
-        sides.append(_moment(read, _seq(run_id, said) if said else None) | {"folded": _folded(read, said)})
+        seq = _seq(run_id, said) if said else None
+        sides.append({**_moment(read, seq), "folded": store.load(run_id, None if seq is None else seq + 1)})
     left, right = sides
     return page(request, "compare.html", sides=sides, difference=changes(left["folded"], right["folded"]))
-
-
-def _folded(read: Read, said: str) -> RunState:
-    return read.store.load(read.run_id, int(said) + 1 if said else None)
 
 
 def routes() -> list[Route]:

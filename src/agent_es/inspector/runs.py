@@ -97,12 +97,12 @@ def place_of(text: str) -> Place:
 def shown(store: RunStore, wanted: Wanted) -> Mapping[str, Any]:
     """Return what the page says: the counts, the runs, and where more of them are."""
     if wanted.before:
-        place = OLDEST if wanted.before == "last" else place_of(wanted.before)
-        found = store.runs(**wanted.filters, before=place, limit=AT_ONCE + 1)
+        later = OLDEST if wanted.before == "last" else place_of(wanted.before)
+        found = store.runs(**wanted.filters, before=later, limit=AT_ONCE + 1)
         records, is_first, is_last = found[-AT_ONCE:], len(found) <= AT_ONCE, wanted.before == "last"
     else:
-        place = place_of(wanted.after) if wanted.after else None
-        found = store.runs(**wanted.filters, after=place, limit=AT_ONCE + 1)
+        earlier = place_of(wanted.after) if wanted.after else None
+        found = store.runs(**wanted.filters, after=earlier, limit=AT_ONCE + 1)
         records, is_first, is_last = found[:AT_ONCE], not wanted.after, len(found) <= AT_ONCE
     return {
         "wanted": wanted,

@@ -70,5 +70,21 @@
     }
   });
 
+  // How long ago something was goes on while the page stands there; the server says it in the same words.
+  function age(seconds) {
+    for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"]]) {
+      if (seconds >= size) return `${Math.floor(seconds / size)} ${unit}`;
+    }
+    return `${Math.floor(seconds)} s`;
+  }
+
+  setInterval(() => {
+    for (const time of document.querySelectorAll("time.age")) {
+      const passed = (Date.now() - Date.parse(time.dateTime)) / 1000;
+      const said = `${age(Math.abs(passed))} ${passed >= 0 ? "ago" : "from now"}`;
+      if (time.textContent !== said) time.textContent = said;
+    }
+  }, 1000);
+
   for (const element of document.querySelectorAll("[data-live]")) listen(element);
 })();
