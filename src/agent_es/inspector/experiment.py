@@ -219,7 +219,8 @@ class Experiment:
         spots: Sequence[Spot] = ()
         naive = now.naive
         if not has_ended:
-            naive = naive if naive.acts else Side((), panes)
+            left = panes_of(seen, self._durable, self._calm, has_ended=False, in_doubt=False)
+            naive = naive if naive.acts else Side((), left)
             forks.copy(ALIVE, LEFT)
             forks.copy(ALIVE, ASIDE)
             with suppress(BadScenario):  # what goes wrong in its recovery, the resume says

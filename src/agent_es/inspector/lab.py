@@ -24,7 +24,7 @@ Form = Mapping[str, str]
 def crash(experiment: Experiment, form: Form) -> None:
     """Let a worker die at the place that was chosen."""
     place = form.get("place", "")
-    if not (place.isdecimal() and len(place) < 10):  # noqa: PLR2004  # digits
+    if not (place.isascii() and place.isdecimal() and len(place) < 10):  # noqa: PLR2004  # digits
         raise BadScenario(f"place={place!r:.80} is no number of a place; choose one of the list")
     experiment.crash(int(place))
 

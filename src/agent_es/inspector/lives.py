@@ -51,6 +51,8 @@ MAX_SAID = 1_000
 """Characters of one line that a worker says."""
 MAX_BRIEF = 120
 """Characters of one thing that is said of an event."""
+PREFIX = "agent-es-lab-"
+"""How the name of the folder begins that all of them are in."""
 PIECE = 1 << 16
 MOMENT = 0.05
 """Seconds after which it is seen at the latest that a worker has ended."""
@@ -71,11 +73,13 @@ def serve(name: str) -> None:
         scenario = load_scenario(name)
         if scenario.url is not in_its_folder:
             raise BadScenario(f"{name} keeps its runs elsewhere (url=...): the lab copies what lies in the folder")
+        if not hasattr(os, "fork"):
+            raise BadScenario("the lab needs a system that can fork")
     except AgentError as error:
         answer(failed=str(error))
         return
     answer(about=_about(scenario))
-    with tempfile.TemporaryDirectory(prefix="agent-es-lab-", dir=scratch(), ignore_cleanup_errors=True) as made:
+    with tempfile.TemporaryDirectory(prefix=PREFIX, dir=scratch(), ignore_cleanup_errors=True) as made:
         orders = _Orders(0)
         for act, *values in orders:
             if act == "copy":
@@ -144,17 +148,19 @@ class _Worker:
         It ends by SIGKILL where its time is over, and where the orders end.
         """
         until, is_late = time.monotonic() + self._within, False
-        ended, status = os.waitpid(self.pid, os.WNOHANG)
-        while not (ended or is_late):
-            ready, _, _ = select.select([self._pipe, orders.fd], [], [], MOMENT)
-            if orders.fd in ready and not orders.read():
-                break
-            if self._pipe in ready and not self._listen():
-                time.sleep(MOMENT / 10)  # it says no more, and ends at once
-            is_late = time.monotonic() > until
+        try:
             ended, status = os.waitpid(self.pid, os.WNOHANG)
-        with suppress(OSError):  # nobody is left
-            os.killpg(self.pid, signal.SIGKILL)  # what it started, too
+            while not (ended or is_late):
+                ready, _, _ = select.select([self._pipe, orders.fd], [], [], MOMENT)
+                if orders.fd in ready and not orders.read():
+                    break
+                if self._pipe in ready and not self._listen():
+                    time.sleep(MOMENT / 10)  # it says no more, and ends at once
+                is_late = time.monotonic() > until
+                ended, status = os.waitpid(self.pid, os.WNOHANG)
+        finally:
+            with suppress(OSError):  # nobody is left
+                os.killpg(self.pid, signal.SIGKILL)  # what it started, too
         if not ended:
             _, status = os.waitpid(self.pid, 0)
         while self._listen():
