@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from agent_es import Approval, Budget, Envelope, RunStore, Usage
+from agent_es.demo import RUN_ID, RUNS_DB, tell
 from agent_es.journal import JournalEntry, timestamp
 from agent_es.legality import call_digest
 from agent_es.testing.clock import STORY, FrozenClock
@@ -136,3 +137,18 @@ def eventful() -> Journal:
 def store(tmp_path: Path) -> Iterator[RunStore]:
     with closing(RunStore(f"sqlite:///{tmp_path / 'runs.db'}", clock=FrozenClock())) as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def story_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the story was told: its worker was killed, and another one came."""
+    folder = tmp_path_factory.mktemp("story")
+    tell(folder, lambda *_: None)
+    return folder
+
+
+@pytest.fixture
+def story(story_folder: Path) -> Journal:
+    """The journal of the story."""
+    with closing(RunStore(f"sqlite:///{story_folder / RUNS_DB}")) as opened:
+        return opened.journal(RUN_ID)

@@ -108,7 +108,7 @@ def told(bar: Bar) -> str:
         part
         for part in (
             None if segment.idx is None else f"step {segment.idx}",
-            segment.tool,
+            segment.tool and segment.tool[:SAID],
             None if segment.idx is not None or segment.turn is None else f"turn {segment.turn}",
         )
         if part
@@ -117,7 +117,7 @@ def told(bar: Bar) -> str:
     end = "still going on" if segment.end == "open" else segment.end.replace("_", " ")
     took = "" if segment.tokens is None else f"{segment.tokens:,} tokens, cost {segment.cost}"
     takeover = "takes over" if bar.takes_over else ""
-    parts = (of, what, segment.model, end, takeover, lasting(bar.lasted), took, seqs, segment.text)
+    parts = (of, what, segment.model, end, takeover, lasting(bar.lasted), took, seqs, segment.text[:SAID])
     return bounded(in_a_line(" · ".join(part for part in parts if part)), SAID)
 
 
@@ -198,7 +198,7 @@ def anchor_of(at: float, width: float) -> str:
 
 
 def _lane(lane: Lane, top: float, width: float) -> Iterator[str]:
-    name = in_a_line(lane.name)
+    name = in_a_line(lane.name[:SAID])
     short = name if len(name) <= NAME else f"{name[: NAME - 1]}…"
     yield f'<g class="lane"><text class="name" x="8" y="{top + 19:.1f}">{escape(short)}'
     yield "" if short == name else f"<title>{escape(bounded(name, SAID))}</title>"

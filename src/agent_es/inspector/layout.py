@@ -28,6 +28,8 @@ BREAKS = 0.4
 """The share of the width that breaks have, where there are any; where there are many, the width grows."""
 LONG = 4
 """A wait is a break where it is so many times as long as all that is shorter, and all that is no wait."""
+MOST_BREAKS = 8
+"""Where there would be more, only the longest are breaks: a worker that looks every half second makes none."""
 MOST_LANES = 40
 """Steps in one picture."""
 MOST_BARS = 400
@@ -239,9 +241,10 @@ def _work(segments: Iterable[Segment], position: Mapping[float, int]) -> list[bo
 def _broken(passed: Sequence[float], is_work: Sequence[bool]) -> list[bool]:
     """Say where the axis is broken."""
     total = sum(seconds for seconds, work in zip(passed, is_work, strict=True) if work)
+    quiet = sorted(seconds for seconds, work in zip(passed, is_work, strict=True) if not work)
     longest = inf
-    for seconds in sorted(seconds for seconds, work in zip(passed, is_work, strict=True) if not work):
-        if seconds > LONG * total:
+    for n, seconds in enumerate(quiet):
+        if seconds > LONG * total and len(quiet) - n <= MOST_BREAKS:
             longest = seconds
             break
         total += seconds

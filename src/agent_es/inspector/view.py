@@ -30,7 +30,7 @@ LONG = 4_000
 """Characters that are shown of a text, unless there are very many of them."""
 SHORT = 400
 """Characters that are shown of each text where there are very many, and of what is told in a line."""
-IN_ALL = 1_500_000
+IN_ALL = 1_000_000
 """Characters that all data of a journal may have."""
 MOST = 1_000
 """Events that are shown from the beginning of a journal, and from its end."""
