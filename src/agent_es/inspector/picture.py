@@ -34,7 +34,7 @@ PER_INCH = 100
 """Units of a layout."""
 SIDES = {"start": "left", "middle": "center", "end": "right"}
 ROW = 28.0
-TALL, THIN = 0.66, 0.36
+TALL, THIN = 0.68, 0.5
 """Of a row: what works, and what waits."""
 LETTER = 6.4
 NAME = 26
@@ -117,7 +117,7 @@ def _bar(axes: Axes, bar: Bar, middle: float) -> None:
     room = bar.width - (14 if kind == "crash" else 4)
     word = next((text for text in said(bar) if text and len(text) * LETTER <= room), "")
     if word:
-        plate = {"facecolor": "white", "edgecolor": "none", "pad": 1.0} if is_thin or kind == "doubt" else None
+        plate = {"facecolor": "white", "edgecolor": "none", "pad": 1.0} if kind == "doubt" else None
         at = bar.left + (bar.width - (8 if kind == "crash" else 0)) / 2
         weight = "bold" if kind == "crash" or bar.takes_over else "normal"
         _say(axes, at, middle, word, ha="center", weight=weight, bbox=plate)
