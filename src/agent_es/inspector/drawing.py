@@ -218,7 +218,7 @@ def _bar(bar: Bar, top: float) -> Iterator[str]:
     title = told(bar)
     yield f'<a class="{names}" href="#seq-{segment.began_seq}" aria-label={quoteattr(title)}>'
     yield f"<title>{escape(title)}</title>"
-    yield f'<rect x="{left:.1f}" y="{middle - height / 2:.1f}" width="{bar.width:.1f}" height="{height:.0f}" rx="{7 if segment.kind in WAITS else 2}"/>'
+    yield _rect("", left, middle - height / 2, bar.width, height, f'rx="{7 if segment.kind in WAITS else 2}"')
     if kind == "doubt":
         yield _stripes(left, left + bar.width, middle, height - 3)
     yield from _word(bar, kind, left, middle)
@@ -263,8 +263,8 @@ def _placed(names: Iterable[str], width: float) -> Iterator[tuple[str, float, in
 
 
 def _key(name: str, x: float, y: float) -> Iterator[str]:
-    is_thin = name in ("wait", "held")
-    yield f'<g class="seg {name}">{_rect("", x, y - 11, 16, 13, more='rx="6"' if is_thin else "")}'
+    round_by = 'rx="6"' if name in ("wait", "held") else ""
+    yield f'<g class="seg {name}">{_rect("", x, y - 11, 16, 13, round_by)}'
     if name == "doubt":
         yield _stripes(x, x + 16, y - 5, 11)
     yield f"</g>{_text('key', x + 22, y, LEGEND[name])}"
