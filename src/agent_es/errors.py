@@ -55,6 +55,7 @@ Rule 2: errors are raised where something is refused, before anything is lost.
     ├── ModelError            whoever answers as a model
     │   ├── ModelUnavailable
     │   └── ModelRefused
+    ├── ActOutOfOrder         the crash lab cannot do that now
     ├── BadJournal            a line that is no journal line
     ├── NotRecordable         a value that JSON cannot say
     └── EffectError           raised by the body of a tool
@@ -281,6 +282,10 @@ class ModelUnavailable(ModelError):
 
 class ModelRefused(ModelError):
     """A model refused the request: to ask again as it is cannot help."""
+
+
+class ActOutOfOrder(AgentError):
+    """The crash lab cannot do that now; nothing was done."""
 
 
 class BadJournal(AgentError, ValueError):

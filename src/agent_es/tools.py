@@ -8,6 +8,7 @@ Rule 3: a tool that cannot work is an error where it is declared, not where it i
 import inspect
 import sys
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -447,6 +448,12 @@ class Tool:
         except ValidationError as error:
             raise BadArguments(bounded(f"{self.name}: {what_is_wrong(error, within=1)}")) from None
         return dict(arguments)
+
+    def keyed(self, template: str) -> "Tool":
+        """Return the same tool, whose keys are made from another template."""
+        other = copy(self)
+        other._template = KeyTemplate(template)  # noqa: SLF001  # its own kind
+        return other
 
     def key_for(self, run_id: str, idx: int, args: str) -> str | None:
         """Return the key of a call with these journaled arguments; None for a ``READ`` tool.

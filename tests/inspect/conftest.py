@@ -2,24 +2,30 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from starlette.testclient import TestClient
 
 from agent_es import Approval, Budget, Envelope, RunStore, Usage
 from agent_es.demo import RUN_ID, RUNS_DB, tell
+from agent_es.inspector.app import inspector
 from agent_es.journal import JournalEntry, timestamp
 from agent_es.legality import call_digest
-from agent_es.testing.clock import STORY, FrozenClock
+from agent_es.testing.clock import STORY
 from agent_es.values import canonical
+from tests.inspect.zoo import ShopRun, fill
 
 Told = tuple[float, str, dict[str, Any]]
 """Seconds since the first event, the event's type, and its data."""
 Journal = list[JournalEntry]
+
+PORT = 8765
+TOKEN = "a-token-of-the-tests"  # noqa: S105
 
 HOUR, DAY = 3600, 86_400
 
@@ -135,8 +141,36 @@ def eventful() -> Journal:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[RunStore]:
-    with closing(RunStore(f"sqlite:///{tmp_path / 'runs.db'}", clock=FrozenClock())) as opened:
+    with RunStore(f"sqlite:///{tmp_path / 'runs.db'}") as opened:
         yield opened
+
+
+@pytest.fixture
+def zoo(store: RunStore, tmp_path: Path) -> RunStore:
+    fill(store, tmp_path)
+    return store
+
+
+@pytest.fixture
+def stranger(store: RunStore) -> Callable[..., httpx.Client]:
+    """Gives a client that knows nothing, of an inspector on the store."""
+
+    def new(**options: object) -> httpx.Client:
+        made = {"token": TOKEN, "port": PORT, "by": "dana", "agents": {ShopRun.agent_name: ShopRun}, **options}
+        application = inspector(store, **made)
+        return TestClient(application, base_url=f"http://127.0.0.1:{PORT}", follow_redirects=False)
+
+    return new
+
+
+@pytest.fixture
+def client(stranger: Callable[..., httpx.Client]) -> httpx.Client:
+    """Is a browser that has opened the URL with the token, and follows where it is sent."""
+    opened = stranger()
+    assert opened.get("/", params={"token": TOKEN}).status_code == 303
+    opened.headers["Origin"] = f"http://127.0.0.1:{PORT}"
+    opened.follow_redirects = True
+    return opened
 
 
 @pytest.fixture(scope="session")
@@ -150,5 +184,5 @@ def story_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def story(story_folder: Path) -> Journal:
     """The journal of the story."""
-    with closing(RunStore(f"sqlite:///{story_folder / RUNS_DB}")) as opened:
+    with RunStore(f"sqlite:///{story_folder / RUNS_DB}") as opened:
         return opened.journal(RUN_ID)

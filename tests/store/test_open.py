@@ -233,7 +233,7 @@ def test_a_store_of_newer_code_is_not_opened(open_store: Callable[..., RunStore]
     start(open_store())
     sql("UPDATE agent_es_schema SET version = 99")
 
-    with pytest.raises(SchemaMismatch, match="the store has schema 99 and this code knows 6; upgrade agent-es"):
+    with pytest.raises(SchemaMismatch, match="the store has schema 99 and this code knows 7; upgrade agent-es"):
         open_store()
     with pytest.raises(SchemaMismatch):
         open_store(migrate=True)
@@ -243,7 +243,7 @@ def test_a_store_of_older_code_waits_for_its_migration(open_store: Callable[...,
     start(open_store())
     sql("UPDATE agent_es_schema SET version = 0")
 
-    with pytest.raises(SchemaMismatch, match=r"the store has schema 0 and this code needs 6; .*agent-es migrate"):
+    with pytest.raises(SchemaMismatch, match=r"the store has schema 0 and this code needs 7; .*agent-es migrate"):
         open_store()
 
 
@@ -264,7 +264,7 @@ def test_a_migration_brings_the_tables_up_and_keeps_rows_and_leases(
     assert (record.run_id, record.goal, record.envelope_id) == ("run-7f3a", "Refund ORD-3300", None)
     assert (record.lease_owner, record.lease_token) == ("worker-1", 7)
     assert (shape(), sql("SELECT * FROM agent_es_events")) == before
-    assert sql("SELECT version FROM agent_es_schema") == [(6,)]
+    assert sql("SELECT version FROM agent_es_schema") == [(7,)]
 
 
 def test_a_store_without_schedules_is_given_a_place_for_them(
@@ -274,7 +274,7 @@ def test_a_store_without_schedules_is_given_a_place_for_them(
     before = shape(), sql("SELECT * FROM agent_es_events"), sql("SELECT * FROM agent_es_runs")
     sql("DROP TABLE agent_es_schedules")  # as schema 2 had it
     sql("UPDATE agent_es_schema SET version = 2")
-    with pytest.raises(SchemaMismatch, match=r"the store has schema 2 and this code needs 6; .*agent-es migrate"):
+    with pytest.raises(SchemaMismatch, match=r"the store has schema 2 and this code needs 7; .*agent-es migrate"):
         open_store()
 
     store = open_store(migrate=True)
@@ -286,6 +286,38 @@ def test_a_store_without_schedules_is_given_a_place_for_them(
 
     sql("UPDATE agent_es_schema SET version = 2")  # what is there is kept by a migration that comes again
     assert open_store(migrate=True).schedules() == [made]
+
+
+class Paid:
+    """Calls nothing, and costs something."""
+
+    def decide(self, run: RunState, tools: Sequence[ToolSpec], /) -> Used:
+        return Used(Finish("refunded"), tokens=1_200, cost="0.0125")
+
+
+def test_a_store_without_costs_gets_them_from_the_events(
+    open_store: Callable[..., RunStore], sql: Sql, shape: Callable[[], object]
+) -> None:
+    store = open_store()
+    Runner(store, Paid()).run(Refund, run_id="run-1", goal="Refund ORD-3300")
+    start(store)
+    columns = "run_id, status, cursor, lease_token, tokens, cost, updated_at"
+    before = shape(), sql(f"SELECT {columns} FROM agent_es_runs ORDER BY run_id")
+    for column in ("tokens", "cost"):  # as schema 6 had it
+        sql(f"ALTER TABLE agent_es_runs DROP COLUMN {column}")
+    sql("UPDATE agent_es_schema SET version = 6")
+    with pytest.raises(SchemaMismatch, match=r"the store has schema 6 and this code needs 7; .*agent-es migrate"):
+        open_store()
+
+    migrated = open_store(migrate=True)
+
+    assert [(record.tokens, record.cost) for record in migrated.runs()] == [
+        (0, 0),
+        (0, 0),
+    ]  # until the rows are made again
+    assert migrated.rebuild() == 2
+    assert (shape(), sql(f"SELECT {columns} FROM agent_es_runs ORDER BY run_id")) == before
+    assert (migrated.record("run-1").tokens, migrated.record("run-1").cost) == (1_200, Decimal("0.0125"))
 
 
 def test_a_store_that_lost_its_schema_row_says_so(open_store: Callable[..., RunStore], sql: Sql) -> None:

@@ -1,6 +1,7 @@
 """Rebuilding: rows and keys are folds of the events, so they can be lost; leases are no event's business."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -14,8 +15,11 @@ from agent_es import (
     NotApplied,
     Retry,
     Runner,
+    RunState,
     RunStore,
     ScriptedDecider,
+    ToolSpec,
+    Used,
     tool,
 )
 from agent_es.errors import KeyReused
@@ -24,8 +28,8 @@ from agent_es.events import stream_id
 Sql = Callable[..., list[tuple[Any, ...]]]
 
 RUNS = (
-    "SELECT run_id, agent, goal, status, waiting_for, cursor, wake_at, tags, envelope_id, started_at, updated_at "
-    "FROM agent_es_runs ORDER BY run_id"
+    "SELECT run_id, agent, goal, status, waiting_for, cursor, wake_at, tags, envelope_id, tokens, cost, started_at, "
+    "updated_at FROM agent_es_runs ORDER BY run_id"
 )
 KEYS = "SELECT * FROM agent_es_keys ORDER BY tool, key"
 
@@ -48,6 +52,11 @@ def refunds(*order_ids: str) -> list[CallTool]:
     return [CallTool("refund", {"order_id": order_id}) for order_id in order_ids]
 
 
+class Paid(ScriptedDecider):
+    def decide(self, run: RunState, tools: Sequence[ToolSpec], /) -> Used:  # type: ignore[override]
+        return Used(super().decide(run, tools), tokens=1_200, cost="0.0125")
+
+
 @pytest.fixture
 def full(store: RunStore) -> RunStore:
     """A store with a run that is done, one that failed, one that has not begun, and keys that were renewed.
@@ -56,7 +65,7 @@ def full(store: RunStore) -> RunStore:
     """
     done = ScriptedDecider([refunds("A", "B"), refunds("A"), Finish("refunded")])
     Runner(store, done).run(Refund, run_id="run-1", goal="Refund A and B", tags={"team": "support"})
-    Runner(store, ScriptedDecider([refunds("C"), Fail("no")])).run(Refund, run_id="run-2", goal="Refund C")
+    Runner(store, Paid([refunds("C"), Fail("no")])).run(Refund, run_id="run-2", goal="Refund C")
     store.start(Refund, run_id="run-3", goal="Refund D")
     call = CallTool("call", {"order_id": "E"})
     Runner(store, ScriptedDecider([call, CallTool("lag")])).run(Refund, run_id="run-4", goal="Call E, and lag")
@@ -70,6 +79,7 @@ def test_the_store_that_is_damaged_below_has_something_to_lose(full: RunStore, s
     waiting = {record.run_id: record.waiting_for for record in full.runs(status="waiting")}
     assert waiting == {"run-4": "retry", "run-5": "doubt"}
     assert full.record("run-4").wake_at is not None
+    assert (full.record("run-2").tokens, full.record("run-2").cost) == (2_400, Decimal("0.025"))
     keys = sql("SELECT key, run_id FROM agent_es_keys WHERE tool = 'call' ORDER BY key")
     assert keys == [("E:call", "run-4"), ("E:call#2", "run-5"), ("E:call#3", "run-5")]
 
@@ -79,6 +89,7 @@ DAMAGE = {
     "rows wiped": "DELETE FROM agent_es_runs",
     "one row gone": "DELETE FROM agent_es_runs WHERE run_id = 'run-2'",
     "rows wrong": "UPDATE agent_es_runs SET status = 'waiting', waiting_for = 'doubt', cursor = 99, tags = '{}'",
+    "what was used wrong": "UPDATE agent_es_runs SET tokens = tokens + 1, cost = cost + 1",
     "times wrong": "UPDATE agent_es_runs SET started_at = 0, updated_at = 0, wake_at = 7",
     "a row too many": (
         "INSERT INTO agent_es_runs (run_id, agent, goal, status, cursor, tags, started_at, updated_at) "

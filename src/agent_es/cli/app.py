@@ -385,6 +385,13 @@ def runs(
     waiting_for: Annotated[str | None, typer.Option(help="Only those that wait for this, such as doubt.")] = None,
     agent: Annotated[str | None, typer.Option(help="Only those of this agent.")] = None,
     tag: Tag = None,
+    search: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Only those with this text in their id or goal.")
+    ] = None,
+    after: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="Only those below this one: what follows a list that ends with it."),
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
     in_doubt: Annotated[
         bool, typer.Option("--in-doubt", help="Only those of which nobody knows what happened.")
@@ -404,6 +411,8 @@ def runs(
         waiting_for="doubt" if in_doubt else waiting_for,
         agent=agent,
         tag=tag,
+        search=search,
+        after=after,
         limit=limit,
         watch=watch,
         store=store,
@@ -425,6 +434,39 @@ def show(
     Example: agent-es show refund-3300 --at 3
     """
     _work("commands", "show", run_id=run_id, at=at, store=store, as_json=as_json)
+
+
+@app.command()
+def inspect(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Where on loopback; 0 takes a free port.")] = 0,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Show everything, change nothing.")] = False,
+    agents: Annotated[
+        list[str] | None,
+        typer.Option("--agent", metavar="MODULE:CLASS", help="An agent whose calls may get other arguments."),
+    ] = None,
+    scenarios: Annotated[
+        list[str] | None,
+        typer.Option("--scenario", metavar="MODULE:NAME", help="A scenario for the crash lab, beside the story."),
+    ] = None,
+    by: By = None,
+    store: Store = DEFAULT_STORE,
+    as_json: Json = False,
+) -> None:
+    """Open a local page on a store: its runs, one run at any moment, what waits for a person, a crash lab.
+
+    The first line is the URL, with the token that opens it.  Example: agent-es inspect --store runs.db
+    """
+    _work(
+        "inspecting",
+        "inspect",
+        port=port,
+        read_only=read_only,
+        agents=agents or [],
+        scenarios=scenarios or [],
+        by=by,
+        store=store,
+        as_json=as_json,
+    )
 
 
 @app.command()

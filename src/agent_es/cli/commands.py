@@ -26,7 +26,7 @@ from agent_es.run import AgentRun
 from agent_es.runtime import Runner, new_run_id
 from agent_es.scratchpad import active
 from agent_es.state import OVER, RunState, Signal, Status, Step
-from agent_es.store import SCHEMA_VERSION, RunRecord, RunStore
+from agent_es.store import MAX_SEARCH, SCHEMA_VERSION, RunRecord, RunStore
 from agent_es.telemetry import Notice
 from agent_es.transfer import Tally, Transferred, export_lines, read_journals
 
@@ -104,6 +104,8 @@ def runs(  # one per option
     waiting_for: str | None,
     agent: str | None,
     tag: str | None,
+    search: str | None,
+    after: str | None,
     limit: int,
     store: str,
     *,
@@ -115,11 +117,15 @@ def runs(  # one per option
         wanted = None if status is None else Status(status)
     except ValueError:
         raise AgentError(f"--status {status!r} is none of {', '.join(Status)}") from None
+    filters: dict[str, Any] = {"status": wanted, "waiting_for": waiting_for, "agent": agent, "search": search}
+    if search is not None and len(search) > MAX_SEARCH:
+        raise AgentError(f"--search of {len(search):,} characters: it may have {MAX_SEARCH:,}")
     tagged = None if tag is None else tag_of(tag)
     opened = open_store(store)
+    place = None if after is None else opened.record(after).place
 
     def found() -> list[RunRecord]:
-        return opened.runs(status=wanted, waiting_for=waiting_for, agent=agent, tag=tagged, limit=limit)
+        return opened.runs(**filters, tag=tagged, after=place, limit=limit)
 
     if watch and not as_json and out.is_terminal:
         with Live(runs_table(found()), console=out, auto_refresh=False) as live:
@@ -140,7 +146,7 @@ def runs_table(found: Sequence[RunRecord]) -> Table:
     """Return runs as a table; what kept their workers from moving them is in it where there is such a thing."""
     now = datetime.now(UTC)
     has_trouble = any(record.trouble for record in found)
-    columns = ("run", "agent", "status", "waits for", "events", "age", "changed", "wakes", "goal")
+    columns = ("run", "agent", "status", "waits for", "events", "cost", "age", "changed", "wakes", "goal")
     return table_of(
         (*columns, "trouble") if has_trouble else columns,
         [
@@ -150,6 +156,7 @@ def runs_table(found: Sequence[RunRecord]) -> Table:
                 record.status,
                 record.waiting_for,
                 record.cursor,
+                f"{record.cost:f}" if record.cost else None,
                 age(record.started_at, now),
                 age(record.updated_at, now),
                 record.wake_at and timestamp(record.wake_at),

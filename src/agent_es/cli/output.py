@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 from rich.console import Console
@@ -82,4 +83,6 @@ def explain(error: Exception) -> tuple[str, int]:
 def _plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return timestamp(value)
+    if isinstance(value, Decimal):
+        return f"{value:f}"
     raise TypeError(f"{type(value)} has no JSON form")

@@ -8,8 +8,8 @@ Rule 3: what came from outside meanwhile refuses nobody's append: it is taken in
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import datetime
 from decimal import Decimal
 from typing import Any, Literal, TypeVar, get_args
 from uuid import UUID, uuid4
@@ -59,16 +59,16 @@ from agent_es.store.feed import Feed, FeedEntry
 from agent_es.store.inbox import Inbox, Tell
 from agent_es.store.leases import Leases
 from agent_es.store.mapper import EventMapper, Row
-from agent_es.store.projection import Change, Claim, change_of, claims_of, ends_lease, row_of, tag_of
+from agent_es.store.projection import Change, Claim, change_of, claims_of, ends_lease, row_of
 from agent_es.store.rates import Rates, ToolLimit
 from agent_es.store.recorder import Append, Factory, KeyHeld, Overspent, RunRecorder
+from agent_es.store.records import Place, Records, RunCounts, RunRecord, Wanted
 from agent_es.store.schedules import CatchUp, Schedule, Timetable
 from agent_es.store.snapshots import Snapshots
 from agent_es.store.spending import NANOS
-from agent_es.store.tables import runs
 from agent_es.store.tracking import Tracking
 from agent_es.tools import Returned, Tool, Waits
-from agent_es.values import canonical, decode, digest
+from agent_es.values import canonical, digest
 from agent_es.waits import ASKED, check_name, check_tag
 
 T = TypeVar("T")
@@ -76,31 +76,6 @@ Run = TypeVar("Run", bound=AgentRun)
 
 APPEND_TRIES = 5
 """How often an append is made again whose answer was lost and which was not there."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunRecord:
-    """A run as its row shows it: what a user would query, without a fold.  Times are UTC."""
-
-    run_id: str
-    agent: str
-    goal: str
-    status: Status
-    waiting_for: str | None
-    cursor: int
-    """How many events the run has."""
-    wake_at: datetime | None
-    tags: Mapping[str, str]
-    envelope_id: str | None
-    started_at: datetime
-    updated_at: datetime
-    lease_owner: str | None
-    lease_token: int
-    lease_until: datetime | None
-    claims: int
-    """How many workers had the run since it last got anywhere."""
-    trouble: str | None
-    """Why its last worker could not move it; None where it could, or somebody has it again."""
 
 
 class RunStore(Application[UUID]):
@@ -157,6 +132,7 @@ class RunStore(Application[UUID]):
             self.timetable = Timetable(self.recorder, self.mapper, self.clock)
             self._snapshots = Snapshots(self.recorder, self.mapper, is_on=snapshots)
             self._feed = Feed(self.recorder, self.mapper)
+            self._records = Records(self.recorder)
             self.recorder.open(create=create, migrate=migrate)
         except AgentError:
             raise
@@ -298,36 +274,50 @@ class RunStore(Application[UUID]):
         waiting_for: str | None = None,
         agent: str | None = None,
         tag: tuple[str, str] | None = None,
+        search: str | None = None,
+        after: Place | None = None,
+        before: Place | None = None,
         limit: int | None = 100,
     ) -> list[RunRecord]:
         """Return the runs' records, the one that changed last first; ``limit=None`` returns all.
 
-        ``tag`` is a name and its value: ``runs(tag=("invoice", "INV-1042"))``.
+        ``tag`` is a name and its value: ``runs(tag=("invoice", "INV-1042"))``.  ``search`` is a text that occurs in
+        the run's id or goal, in capitals of ASCII or not.  ``after=found[-1].place`` returns what follows a page,
+        ``before=found[0].place`` the page before it, and ``before=OLDEST`` the last one.
+        Raises ``ValueError`` for what cannot be asked, ``StoreUnusable``.
         """
-        if limit is not None and limit < 0:
-            raise ValueError(f"limit={limit}: write how many, or None for all")
-        state = None if status is None else Status(status).value
-        wanted = {"status": state, "waiting_for": waiting_for, "agent": agent}
-        given = {f"{name} = ?": value for name, value in wanted.items() if value is not None}
-        values = [*given.values()]
-        conditions = [*given]
-        if tag is not None:
-            named = tag_of(*check_tag(tag))
-            conditions.append(f"run_id IN ({self.recorder.tagged})")
-            values += [named.name, named.value]
-        where = "WHERE " + " AND ".join(conditions) if conditions else ""
-        return [_record(row) for row in self.recorder.select_runs(where, values, limit)]
+        return self._records.page(Wanted(status, waiting_for, agent, tag, search), after, before, limit)
 
-    def count(self) -> int:
-        """Return how many runs there are."""
-        return self.recorder.count_runs()
+    def count(
+        self,
+        *,
+        status: Status | str | None = None,
+        waiting_for: str | None = None,
+        agent: str | None = None,
+        tag: tuple[str, str] | None = None,
+        search: str | None = None,
+    ) -> int:
+        """Return how many runs there are, or how many ``runs`` would find."""
+        return self._records.count(Wanted(status, waiting_for, agent, tag, search))
+
+    def counts(self) -> RunCounts:
+        """Return how many runs there are of each status, and how many wait for what."""
+        return self._records.counts()
+
+    def moment(self) -> str:
+        """Return a text that is another one after each append to any run: then whoever shows runs looks again.
+
+        It costs one short statement.  On PostgreSQL it changes with whatever else is committed there, too.
+        """
+        return self._records.moment()
 
     def record(self, run_id: str) -> RunRecord:
         """Return a run's record; raise ``RunNotFound``."""
         stream_id(run_id)  # what no run is called is asked of no database
-        for row in self.recorder.select_runs("WHERE run_id = ?", [run_id], 1):
-            return _record(row)
-        raise self._not_found(run_id)
+        found = self._records.one(run_id)
+        if found is None:
+            raise self._not_found(run_id)
+        return found
 
     # From outside.
 
@@ -996,12 +986,3 @@ def check_same(there: RunState, agent: str, goal: str | None, input_json: str | 
                 f"run {there.run_id} was started with {name} {old!r:.200}, not {new!r:.200}; "
                 "resume it as it is, or start another run id"
             )
-
-
-def _record(row: tuple[Any, ...]) -> RunRecord:
-    values = dict(zip(runs.columns.keys(), row, strict=True))
-    del values["lapsed_owners"]  # whoever settles a doubt is told of them
-    values["lease_until"] = values["lease_until"] or None  # 0 is long ago: nobody has it
-    for name in ("wake_at", "started_at", "updated_at", "lease_until"):
-        values[name] = None if values[name] is None else datetime.fromtimestamp(values[name], UTC)
-    return RunRecord(**{**values, "status": Status(values["status"]), "tags": decode(values["tags"])})

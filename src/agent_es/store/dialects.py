@@ -121,6 +121,22 @@ class Dialect(Protocol):
         """Return the position of an events table up to which none can appear any more; raise ``StoreBusy``."""
         ...
 
+    def moment(self, table: str) -> str:
+        """Return a statement that gives something else after each commit that inserts into an events table."""
+        ...
+
+    def position(self, column: str) -> str:
+        """Return the condition that a text, which is its one value, occurs in a column to the letter."""
+        ...
+
+    def occurs(self, column: str) -> str:
+        """Return the condition that a text occurs in a column, in capitals of ASCII or not."""
+        ...
+
+    def sought(self, text: str) -> str:
+        """Return the value of that condition for a text without such capitals."""
+        ...
+
     def tables(self, connection: Any) -> frozenset[str]:
         """Return the names of the tables that are there."""
         ...

@@ -53,7 +53,11 @@ PAGE = 5_000
 _DURABLE = (
     "CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', false) END"
 )
-_TYPES = {"cursor": "integer", **dict.fromkeys(("started_at", "wake_at", "updated_at"), "double precision")}
+_TYPES = {
+    "cursor": "integer",
+    **dict.fromkeys(("tokens", "cost"), "bigint"),
+    **dict.fromkeys(("started_at", "wake_at", "updated_at"), "double precision"),
+}
 _EVENT = "originator_id, originator_version, topic, state"
 _RING = f"pg_notify('{CHANNEL}', '')"
 _LAST_POSITION = "SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence(%s, 'id')::regclass), 0)"
@@ -172,6 +176,22 @@ class Postgres:
             wait = min(2 * wait, 0.02)
             holders = _who_appends(connection, holders)
         return int(last[0]) if last else 0
+
+    def moment(self, _: str) -> str:
+        """Ask which transactions have ended: who took an earlier position may commit later."""
+        return "SELECT pg_current_snapshot()::text"
+
+    def position(self, column: str) -> str:
+        """Compare characters."""
+        return f"strpos({column}, ?) > 0"
+
+    def occurs(self, column: str) -> str:
+        """Compare characters, which the collation C makes small where they are of ASCII."""
+        return f'strpos(lower({column} COLLATE "C"), ?) > 0'
+
+    def sought(self, text: str) -> str:
+        """Leave it as it is."""
+        return text
 
     def tables(self, connection: psycopg.Connection[Any]) -> frozenset[str]:
         """Return what can be named without its schema."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from agent_es.events import AnyEvent, ApprovalGranted, EnvelopeChanged, LlmDecided, Paused, SignalReceived, Steered
 from agent_es.state import RunState
 from agent_es.store.items import Item, Place, items_of
-from agent_es.store.spending import Spend, spends_of
+from agent_es.store.spending import MOST, USED, Spend, nanos, spends_of
 from agent_es.values import canonical, digest, valid_unicode
 
 Columns = tuple[str, ...]
@@ -63,6 +63,7 @@ ALL: Columns = (
     "tags",
     "envelope_id",
     "started_at",
+    *USED,
     "status",
     "waiting_for",
     "wake_at",
@@ -71,9 +72,9 @@ ALL: Columns = (
     "run_id",
 )
 """Every projected column."""
-STATUS: Columns = ALL[5:]
+STATUS: Columns = ALL[7:]
 """What an event may change that moves a run to another status."""
-CURSOR: Columns = ALL[8:]
+CURSOR: Columns = ALL[10:]
 """What every other event changes: nothing that has an index, which would be written too."""
 
 
@@ -99,7 +100,7 @@ def row_of(state: RunState, events: Iterable[AnyEvent] = ()) -> Change:
     )
     return Change(
         ALL,
-        (*first, *_status_of(state), *_cursor_of(state)),
+        (*first, *_used_of(state), *_status_of(state), *_cursor_of(state)),
         rings=state.can_move,
         tags=tuple(sorted({tag_of(name, value, state.run_id) for name, value in state.tags.items()})),
         deliveries=_deliveries_of(state.run_id, events),
@@ -126,15 +127,19 @@ def change_of(state: RunState, before: RunState, events: Sequence[AnyEvent], tok
         "opens": opens,
         "closes": closes,
     }
+    columns: Columns = ()
+    values: Values = ()
+    if (state.tokens, state.cost) != (before.tokens, before.cost):
+        columns, values = USED, _used_of(state)
     if state.envelope_json != before.envelope_json:
-        values = (_envelope_of(state), *_status_of(state), *_cursor_of(state))
-        return Change(("envelope_id", *STATUS), values, progress, token, **beside)
+        values = (*values, _envelope_of(state), *_status_of(state), *_cursor_of(state))
+        return Change((*columns, "envelope_id", *STATUS), values, progress, token, **beside)
     if _status_of(state) == _status_of(before):
-        return Change(CURSOR, _cursor_of(state), progress, token, **beside)
+        return Change(columns + CURSOR, values + _cursor_of(state), progress, token, **beside)
     lets_go = LET_GO if token is not None and ends_lease(state, before) else ()
     rings = token is None and state.can_move and not before.can_move
-    values = (*_status_of(state), *_cursor_of(state))
-    return Change(STATUS, values, (*progress, *lets_go), token, rings, **beside)
+    values = (*values, *_status_of(state), *_cursor_of(state))
+    return Change(columns + STATUS, values, (*progress, *lets_go), token, rings, **beside)
 
 
 def ends_lease(state: RunState, before: RunState) -> bool:
@@ -168,6 +173,10 @@ def _deliveries_of(run_id: str, events: Iterable[AnyEvent]) -> tuple[Delivery, .
 
 def _envelope_of(state: RunState) -> str | None:
     return None if state.envelope_json is None else digest(state.envelope_json)
+
+
+def _used_of(state: RunState) -> Values:
+    return min(state.tokens, MOST), min(nanos(state.cost), MOST)
 
 
 def _status_of(state: RunState) -> Values:

@@ -359,17 +359,6 @@ class RunRecorder(SQLAlchemyApplicationRecorder):
         )
         return [StoredEvent(dialect.stream_of(origin), *rest) for origin, *rest in found]
 
-    def select_runs(self, where: str, values: Sequence[Any], limit: int | None) -> list[tuple[Any, ...]]:
-        """Return rows of the runs table, the run that changed last first."""
-        names = ", ".join(column.name for column in runs.columns)
-        sql = f"SELECT {names} FROM {runs.name} {where} ORDER BY updated_at DESC, run_id LIMIT ?"
-        return self._rows_of(sql, (*values, _ALL if limit is None else limit))
-
-    def count_runs(self) -> int:
-        """Return how many rows the runs table has."""
-        ((count,),) = self._rows_of(f"SELECT count(*) FROM {runs.name}", ())
-        return int(count)
-
     def _rows_of(self, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         return self.select(self.datastore.dialect.sql(sql), values)
 

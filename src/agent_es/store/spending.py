@@ -23,6 +23,8 @@ USED = ("tokens", "cost")
 """What asking the decider takes."""
 NANOS = 10**9
 """In one unit of a currency: what is added up are whole numbers."""
+MOST = 2**63 - 1
+"""What a column holds."""
 
 
 class Spend(NamedTuple):

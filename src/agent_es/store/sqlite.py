@@ -7,6 +7,7 @@ Rule 3: SQLite's own busy handler starves: of eight writers in tight loops the w
 seconds.  It is off; a statement that finds the database busy fails at once, and is made again by the datastore.
 """
 
+import re
 import sqlite3
 import threading
 import time
@@ -119,6 +120,23 @@ class SQLite:
     def settled(self, connection: sqlite3.Connection, table: str, _: float) -> int:
         """Return the last position: whoever writes is alone, so they appear in their order."""
         return int(connection.execute(f"SELECT coalesce(max(id), 0) FROM {table}").fetchone()[0])
+
+    def moment(self, table: str) -> str:
+        """Ask for the last position: whoever writes is alone, so it grows with each commit."""
+        return f"SELECT coalesce(max(id), 0) FROM {table}"
+
+    def position(self, column: str) -> str:
+        """Compare bytes."""
+        return f"instr({column}, ?) > 0"
+
+    def occurs(self, column: str) -> str:
+        """Compare by LIKE, which knows capitals of ASCII alone."""
+        return f"{column} LIKE ? ESCAPE '\\'"
+
+    def sought(self, text: str) -> str:
+        """Escape what stands for other characters."""
+        escaped = re.sub(r"([\\%_])", r"\\\1", text)
+        return f"%{escaped}%"
 
     def tables(self, connection: sqlite3.Connection) -> frozenset[str]:
         """Return what the file has."""

@@ -24,7 +24,7 @@ from sqlalchemy import (
 
 from agent_es.errors import SchemaMismatch
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 
 metadata = MetaData()
 
@@ -39,6 +39,8 @@ def _where(condition: str) -> dict[str, Any]:
     return {"sqlite_where": text(condition), "postgresql_where": text(condition)}
 
 
+_LONG = Integer().with_variant(BigInteger(), "postgresql")
+
 runs = Table(
     "agent_es_runs",
     metadata,
@@ -51,16 +53,12 @@ runs = Table(
     Column("wake_at", Float, comment="seconds since 1970, UTC"),
     Column("tags", Text, nullable=False, comment="canonical JSON"),
     Column("envelope_id", String(64)),
+    Column("tokens", _LONG, nullable=False, server_default="0", comment="that asking the decider took so far"),
+    Column("cost", _LONG, nullable=False, server_default="0", comment="of asking it, in billionths"),
     Column("started_at", Float, nullable=False, comment="seconds since 1970, UTC"),
     Column("updated_at", Float, nullable=False, comment="the time of the last event"),
     Column("lease_owner", Text),
-    Column(
-        "lease_token",
-        Integer().with_variant(BigInteger(), "postgresql"),
-        nullable=False,
-        server_default="0",
-        comment="it only ever grows",
-    ),
+    Column("lease_token", _LONG, nullable=False, server_default="0", comment="it only ever grows"),
     Column("lease_until", Float, nullable=False, server_default="0", comment="by the database's clock"),
     Column("lapsed_owners", Text, comment="who lost the run in its present turn without giving it back"),
     Column("claims", Integer, nullable=False, server_default="0", comment="since the run last got anywhere"),

@@ -23,6 +23,7 @@ from agent_es.run import AgentRun, Clock
 from agent_es.state import RunState
 from agent_es.store import PATIENCE, RunStore
 from agent_es.store.arrivals import Delivered
+from agent_es.telemetry import OnEvent, ignore
 from agent_es.testing.audit import Audit, Audited, Overheard, Watched
 from agent_es.testing.clock import FrozenClock
 from agent_es.testing.crash import Life, essence
@@ -110,10 +111,10 @@ class Scenario:
                 f"nothing decides: pass decider=..., or drive=..., or set {self.agent.__name__}.decider"
             )
 
-    def live(self, folder: Path, life: Life, audit: Audit) -> RunState:
+    def live(self, folder: Path, life: Life, audit: Audit, on_event: OnEvent = ignore) -> RunState:
         """Live the life of one worker on what lies in the folder; return the run as it left it.
 
-        Raises ``Crash`` where the life ends early, and whatever the runner raises.
+        ``on_event`` is told each notice.  Raises ``Crash`` where the life ends early, and whatever the runner raises.
         """
         with life.lived(), ExitStack() as left:
             with life.doing("the opening of the store"):
@@ -132,6 +133,7 @@ class Scenario:
                 agents=[self.agent],
                 max_wait=0.0 if self.signals or self.person else life.max_wait,
                 sleep=getattr(self.clock, "sleep", time.sleep),
+                on_event=on_event,
             )
             state = self._run(runner)
             for _ in range(MAX_ACTS):

@@ -1,0 +1,60 @@
+"""The inspector's server: on loopback, for as long as it is looked at.
+
+Rule: the address is bound before it is told, so that whoever reads the URL can open it.
+"""
+
+import secrets
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from agent_es.errors import AgentError
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Where an inspector is, and what opens it."""
+
+    port: int
+    token: str
+
+    @property
+    def url(self) -> str:
+        """What a browser opens first."""
+        return f"http://{LOOPBACK}:{self.port}/?token={self.token}"
+
+
+def serve(make: Callable[[Served], ASGIApp], *, port: int, told: Callable[[Served], object]) -> None:
+    """Serve the application until it is interrupted; port 0 takes a free one.  Raises ``AgentError``."""
+    listening = _bound(port)
+    served = Served(listening.getsockname()[1], secrets.token_urlsafe(24))
+    server = uvicorn.Server(
+        uvicorn.Config(
+            make(served),
+            access_log=False,
+            log_level="warning",
+            server_header=False,
+            lifespan="off",
+            ws="none",
+            timeout_graceful_shutdown=1,  # a live page stays open for ever
+        )
+    )
+    told(served)
+    server.run(sockets=[listening])
+
+
+def _bound(port: int) -> socket.socket:
+    listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((LOOPBACK, port))
+        listening.listen(128)
+    except (OSError, OverflowError) as error:
+        listening.close()
+        raise AgentError(f"port {port} of {LOOPBACK} cannot be served: {error}; --port 0 takes a free one") from None
+    return listening
