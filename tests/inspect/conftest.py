@@ -1,7 +1,9 @@
 """What tests of the inspector start from: the journal of a run to which everything happened, and an empty store."""
 
 import json
+import sqlite3
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -186,3 +188,14 @@ def story(story_folder: Path) -> Journal:
     """The journal of the story."""
     with RunStore(f"sqlite:///{story_folder / RUNS_DB}") as opened:
         return opened.journal(RUN_ID)
+
+
+@pytest.fixture
+def sql(store: RunStore, tmp_path: Path) -> Callable[[str], None]:
+    """Gives what writes to the file behind the store's back."""
+
+    def execute(statement: str) -> None:
+        with closing(sqlite3.connect(tmp_path / "runs.db")) as database, database:
+            assert database.execute(statement).rowcount
+
+    return execute
