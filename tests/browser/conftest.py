@@ -98,7 +98,7 @@ def new_page(browser: "Browser") -> Iterator[Callable[..., "Page"]]:
 
 
 @pytest.fixture
-def page(new_page: Callable[..., "Page"], url: str) -> "Page":
+def page(url: str, new_page: Callable[..., "Page"]) -> "Page":
     """Is a browser at the inspector's first page."""
     opened = new_page(viewport={"width": WIDTHS["desk"], "height": 900})
     opened.goto(url)

@@ -52,6 +52,7 @@ def inspect(
             is_read_only=read_only,
             agents=known,
             more=lab.routes(*experiments),
+            closing=served.closing,
         )
 
     with ExitStack() as left:

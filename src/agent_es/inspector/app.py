@@ -5,6 +5,7 @@ Rule: pages are read by GET, commands are POSTs; with ``is_read_only`` there are
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 from starlette.applications import Starlette
@@ -33,11 +34,12 @@ def inspector(
     is_read_only: bool = False,
     agents: Mapping[str, Any] | None = None,
     more: Iterable[BaseRoute] = (),
+    closing: Event | None = None,
 ) -> Starlette:
     """Return the application for a store, served on loopback at ``port`` to who has the ``token``.
 
     ``by`` is in whose name it acts.  ``agents`` are classes by the names of agents: what a yes with other arguments
-    is checked against.  ``more`` are further pages.
+    is checked against.  ``more`` are further pages.  What is live ends when ``closing`` is set.
     """
     commands = () if is_read_only else acting.routes()
     application = Starlette(
@@ -52,7 +54,7 @@ def inspector(
         middleware=[Middleware(Guard, token=token, port=port)],
         exception_handlers={AgentError: refused, HTTPException: _not_there},
     )
-    application.state.desk = Desk(store, by, is_read_only, agents or {})
+    application.state.desk = Desk(store, by, is_read_only, agents or {}, closing or Event())
     return application
 
 

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
 from agent_es.errors import StoreError
+from agent_es.inspector.pages import desk_of
 
 EVERY = 0.4
 """Seconds between two looks."""
@@ -37,10 +38,12 @@ class Put:
 def stream(request: Request, look: Callable[[], Iterable[Put]]) -> StreamingResponse:
     """Answer with what ``look`` finds, again and again, for as long as the page is open."""
 
+    closing = desk_of(request).closing
+
     async def messages() -> AsyncIterator[str]:
         said_at = time.monotonic()
         yield "retry: 1000\n\n"
-        while not await request.is_disconnected():
+        while not (closing.is_set() or await request.is_disconnected()):
             try:
                 found = [*await run_in_threadpool(look)]
             except StoreError:

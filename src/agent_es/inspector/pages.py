@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
+from threading import Event
 from typing import Any
 from urllib.parse import quote
 
@@ -46,6 +47,8 @@ class Desk:
     is_read_only: bool
     agents: Mapping[str, Any]
     """The classes of agents that the program has loaded, for whoever says yes with other arguments."""
+    closing: Event
+    """Is set when the server is about to end."""
 
 
 def desk_of(request: Request) -> Desk:

@@ -6,7 +6,8 @@ Rule: the URL is told when it answers, so that whoever reads it can open it.
 import secrets
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from threading import Event
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -22,6 +23,8 @@ class Served:
 
     port: int
     token: str
+    closing: Event = field(default_factory=Event)
+    """Is set when it is about to end: what is live ends then."""
 
     @property
     def url(self) -> str:
@@ -40,22 +43,28 @@ def serve(make: Callable[[Served], ASGIApp], *, port: int, told: Callable[[Serve
         server_header=False,
         lifespan="off",
         ws="none",
-        timeout_graceful_shutdown=1,  # a live page stays open for ever
+        timeout_graceful_shutdown=3,
     )
-    _Server(config, lambda: told(served)).run(sockets=[listening])
+    _Server(config, served, told).run(sockets=[listening])
 
 
 class _Server(uvicorn.Server):
-    """Says when it answers."""
+    """Says when it answers, and when it is about to end: a page that is live would stay open for ever."""
 
-    def __init__(self, config: uvicorn.Config, told: Callable[[], object]) -> None:
+    def __init__(self, config: uvicorn.Config, served: Served, told: Callable[[Served], object]) -> None:
         super().__init__(config)
+        self._served = served
         self._told = told
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to answer, and say so."""
         await super().startup(sockets)
-        self._told()
+        self._told(self._served)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End what is live, then the rest."""
+        self._served.closing.set()
+        await super().shutdown(sockets)
 
 
 def _bound(port: int) -> socket.socket:
