@@ -1,4 +1,4 @@
-"""Runs looked for by what their rows say: page by page, by a text, by a tag; counted; and whether anything changed."""
+"""Runs looked for by what their rows say: by pages, by a text, by a tag; counted; and whether anything changed."""
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -94,13 +94,12 @@ def test_before_the_oldest_is_the_last_page(alike: RunStore) -> None:
 
 def test_a_run_that_changes_while_somebody_reads_moves_no_other_to_another_page(alike: RunStore) -> None:
     first, second, third = pages(alike, 5)
-    alike.clock = FrozenClock(datetime(2026, 7, 6, tzinfo=UTC))
 
     alike.cancel(third[0].run_id, by="dana")
 
     assert alike.runs(limit=5, after=first[-1].place) == second
     assert ids(alike.runs(limit=5, after=second[-1].place)) == ids(third[1:])
-    assert ids(alike.runs(limit=1)) == ids(third[:1])
+    assert ids(alike.runs(limit=2)) == [first[0].run_id, third[0].run_id]
 
 
 def test_a_page_lies_next_to_one_place(store: RunStore) -> None:
@@ -230,9 +229,7 @@ class Paid:
     ],
     ids=str,
 )
-def test_a_record_says_what_asking_the_decider_took(
-    store: RunStore, sql: Sql, costs: list[str], cost: str
-) -> None:
+def test_a_record_says_what_asking_the_decider_took(store: RunStore, sql: Sql, costs: list[str], cost: str) -> None:
     state = Runner(store, Paid(*costs)).run(Looker, run_id="run-1", goal="look")
 
     record = store.record("run-1")
@@ -273,39 +270,21 @@ def test_a_moment_is_another_one_after_each_append_of_whoever_it_is(open_store: 
     assert store.moment() == moments[-1] or any(store.moment() == store.moment() for _ in range(100))
 
 
-def test_a_moment_is_another_one_where_who_was_first_commits_last(
-    open_store: Callable[..., RunStore], database: str
-) -> None:
-    if database == "sqlite":
-        pytest.skip("whoever writes is alone")
-    store, slow, fast = open_store(), open_store(), open_store()
-    with slow.recorder.datastore.engine.connect() as connection:
-        from sqlalchemy.orm import Session  # noqa: PLC0415
-
-        with Session(bind=connection) as session, session.begin():
-            slow.start(AgentRun, run_id="slow", goal="wait", session=session)
-            fast.start(AgentRun, run_id="fast", goal="wait")
-            before = store.moment()
-
-    assert store.moment() != before
-    assert {record.run_id for record in store.runs()} == {"slow", "fast"}
-
-
 # A store that was filled.
 
 
 def test_a_store_that_was_filled_is_what_its_events_say_and_goes_on(many: RunStore, sql: Sql) -> None:
-    tables = {
-        "agent_es_runs": "run_id",
-        "agent_es_tags": "name, value, run_id",
-        "agent_es_keys": "tool, key",
-        "agent_es_inbox": "run_id, idx, kind",
-    }
-    rows = {table: sql(f"SELECT * FROM {table} ORDER BY {order}") for table, order in tables.items()}
+    tables = (
+        "SELECT * FROM agent_es_runs ORDER BY run_id",
+        "SELECT * FROM agent_es_tags ORDER BY name, value, run_id",
+        "SELECT * FROM agent_es_keys ORDER BY tool, key",
+        "SELECT * FROM agent_es_inbox ORDER BY run_id, idx, kind",
+    )
+    rows = [sql(table) for table in tables]
 
     assert many.rebuild() == RUNS
 
-    assert {table: sql(f"SELECT * FROM {table} ORDER BY {order}") for table, order in tables.items()} == rows
+    assert [sql(table) for table in tables] == rows
     for record in many.runs(limit=None):
         state = many.load(record.run_id)
         assert (state.status, state.waiting_for, state.cost) == (record.status, record.waiting_for, record.cost)
