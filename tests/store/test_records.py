@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from agent_es import AgentRun, Effect, Finish, Runner, RunState, RunStore, Status, ToolSpec, Used, tool
+from agent_es.events import UsageRecorded
 from agent_es.owners import Owner
+from agent_es.state import fold
 from agent_es.store import MAX_SEARCH, OLDEST, RunRecord, records
+from agent_es.store.projection import change_of
 from agent_es.testing import FrozenClock
 from agent_es.tools import CallTool
 from benchmarks.many_runs import KINDS, fill, name_of
@@ -250,6 +253,20 @@ def test_a_cost_is_in_the_row_with_the_event_that_records_it(store: RunStore) ->
         assert seen[-1] == store.load("run-1").cost
 
     assert seen == [0, Decimal("0.5"), Decimal("0.75"), Decimal("0.875")]
+
+
+def test_what_was_used_is_written_with_no_other_event(store: RunStore) -> None:
+    state = Runner(store, Paid("0.5", "0", "0.125")).run(Looker, run_id="run-1", goal="look")
+    events = [entry.event for entry in store.journal("run-1")]
+
+    written = []
+    for n, event in enumerate(events[1:], start=1):
+        before, after = fold(events[:n]), fold(events[: n + 1])
+        if {"tokens", "cost"} & {*change_of(after, before, [event], token=1).columns}:
+            written.append(type(event))
+
+    assert written == [UsageRecorded] * 3
+    assert state.version > 6
 
 
 # Whether anything changed.
