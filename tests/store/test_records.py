@@ -46,7 +46,9 @@ def ids(found: Sequence[RunRecord]) -> Ids:
 def pages(store: RunStore, limit: int, **filters: Any) -> Iterator[list[RunRecord]]:
     """Yield page after page, from the first one on."""
     found = store.runs(limit=limit, **filters)
-    while found:
+    for _ in range(RUNS):  # one that never comes to an end is seen to be wrong
+        if not found:
+            return
         yield found
         found = store.runs(limit=limit, after=found[-1].place, **filters)
 
@@ -284,7 +286,7 @@ def test_a_moment_is_another_one_after_each_append_of_whoever_it_is(open_store: 
     moments.append(store.moment())
 
     assert len(set(moments)) == 4
-    assert store.moment() == moments[-1] or any(store.moment() == store.moment() for _ in range(100))
+    assert any(store.moment() == store.moment() for _ in range(100))  # a server has things of its own to do
 
 
 # A store that was filled.
