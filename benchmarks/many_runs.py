@@ -109,6 +109,8 @@ MINUTE = f"{STORY:%Y-%m-%dT%H:%M}:"
 Row = dict[str, Any]
 Rows = Mapping[str, Sequence[Row]]
 """Rows by the table that they stand in."""
+Model = Mapping[str, Sequence[tuple[Row, Sequence[str]]]]
+"""The same of a model: each row, and the columns in which a copy is another one."""
 
 
 def name_of(number: int) -> str:
@@ -136,7 +138,7 @@ def fill(store: RunStore, count: int, *, seed: int = 7) -> dict[str, list[str]]:
     return {kind: [name_of(number) for number, its in enumerate(kinds) if its == kind] for kind in KINDS}
 
 
-def model_of(kind: str) -> Rows:
+def model_of(kind: str) -> Model:
     """Return all that a store has of one run of a kind."""
     run_id, get_there = f"run-{NUMBER}", KINDS[kind][1]
     with TemporaryDirectory() as folder, RunStore(url_of(Path(folder) / "model.db"), clock=FrozenClock()) as store:
@@ -145,32 +147,46 @@ def model_of(kind: str) -> Rows:
         store.start(ManyRun, run_id=run_id, envelope=envelope, **words)
         get_there(store, run_id)
         with store.recorder.datastore.raw() as connection:
-            return {table: rows_of(connection.execute(f"SELECT * FROM {table}")) for table in TABLES}  # noqa: S608  # our own
+            found = {table: rows_of(connection.execute(f"SELECT * FROM {table}")) for table in TABLES}  # noqa: S608  # our own
+    return {table: [(row, _varying(row)) for row in rows] for table, rows in found.items()}
 
 
 def rows_of(cursor: Any) -> list[Row]:
-    """Return what a statement found."""
+    """Return what a statement found, but for the position of an event, which each copy gets anew."""
     names = [name for name, *_ in cursor.description]
-    return [dict(zip(names, row, strict=True)) for row in cursor]
+    return [{name: value for name, value in zip(names, row, strict=True) if name != "id"} for row in cursor]
 
 
-def copied(model: Rows, number: int, minutes: int) -> Rows:
+def copied(model: Model, number: int, minutes: int) -> Rows:
     """Return a model under another number, so many minutes later."""
     minute = f"{STORY + timedelta(minutes=minutes):%Y-%m-%dT%H:%M}:"
+    text, stored, at = f"{number:06}", b"%06d" % number, minute.encode()
 
-    def changed(name: str, value: Any) -> Any:
-        if name in TIMES:
-            return value + 60 * minutes
+    def changed(value: Any) -> Any:
         if isinstance(value, str):
-            return value.replace(NUMBER, f"{number:06}")
+            return value.replace(NUMBER, text)
         if isinstance(value, bytes):
-            return value.replace(NUMBER.encode(), b"%06d" % number).replace(MINUTE.encode(), minute.encode())
-        return value
+            return value.replace(_STORED_NUMBER, stored).replace(_STORED_MINUTE, at)
+        return value + 60 * minutes
 
     return {
-        table: [{name: changed(name, value) for name, value in row.items()} for row in rows]
+        table: [{**row, **{name: changed(row[name]) for name in varying}} for row, varying in rows]
         for table, rows in model.items()
     }
+
+
+_STORED_NUMBER, _STORED_MINUTE = NUMBER.encode(), MINUTE.encode()
+
+
+def _varying(row: Row) -> list[str]:
+    """Return the columns in which a copy of a row is another one."""
+    return [
+        name
+        for name, value in row.items()
+        if name in TIMES
+        or (isinstance(value, str) and NUMBER in value)
+        or (isinstance(value, bytes) and (_STORED_NUMBER in value or _STORED_MINUTE in value))
+    ]
 
 
 def insert(store: RunStore, copies: Iterable[Rows]) -> None:
@@ -179,8 +195,9 @@ def insert(store: RunStore, copies: Iterable[Rows]) -> None:
     found: dict[str, list[Row]] = {table: [] for table in TABLES}
     for copy in copies:
         stream = dialect.stream(stream_id(copy[runs.name][0]["run_id"]))
-        found[EVENTS] += [{"originator_id": stream, **without_place(row)} for row in copy[EVENTS]]
-        for table in TABLES[1:]:
+        for row in copy[EVENTS]:
+            row["originator_id"] = stream
+        for table in TABLES:
             found[table] += copy[table]
     with recorder.datastore.writing() as connection:
         dialect.lock_feed(connection)
@@ -189,8 +206,3 @@ def insert(store: RunStore, copies: Iterable[Rows]) -> None:
                 names, marks = ", ".join(rows[0]), ", ".join("?" * len(rows[0]))
                 statement = dialect.sql(f"INSERT INTO {table} ({names}) VALUES ({marks})")  # noqa: S608  # our own
                 connection.cursor().executemany(statement, [tuple(row.values()) for row in rows])
-
-
-def without_place(row: Row) -> Row:
-    """Return the row of an event without what it is found by: its position, and its stream."""
-    return {name: value for name, value in row.items() if name not in ("id", "originator_id")}

@@ -22,7 +22,7 @@ AGENT = '''
 import time
 from datetime import timedelta
 from agent_es import (
-    AgentRun, Ask, CallTool, Effect, Fail, Finish, Retry, ScriptedDecider, StartChild, WaitFor, tool
+    AgentRun, Ask, CallTool, Effect, Fail, Finish, Retry, ScriptedDecider, StartChild, Used, WaitFor, tool
 )
 
 class Greeter(AgentRun):
@@ -68,6 +68,12 @@ class Collector(AgentRun):
 
 class Asker(AgentRun):
     decider = ScriptedDecider([Ask("How?"), Finish("so")])
+
+class Payer(AgentRun):
+    class decider:
+        @staticmethod
+        def decide(run, tools):
+            return Used(Finish("paid"), tokens=1200, cost="0.0125")
 
 class Parent(AgentRun):
     decider = ScriptedDecider([StartChild(Collector, "collect"), Finish("collected")])
@@ -169,6 +175,27 @@ def test_a_signal_that_nobody_waits_for_is_shown_until_it_is_used(waiting: Shell
     assert delivered == {"run_id": "inv-1", "seq": 3, "is_new": True}
     assert (signal_["name"], signal_["payload"], signal_["delivery_id"], signal_["seq"]) == ("called", None, "c-1", 3)
     assert "\n  seq 3 called null\n    delivery c-1, at 20" in waiting("show", "inv-1")[1]
+
+
+def test_runs_are_found_by_a_text_and_listed_page_by_page_with_what_they_cost(shell: Shell) -> None:
+    for n in range(3):
+        shell("run", "shop:Payer", "--run-id", f"run-{n}", "--goal", f"Refund ORD-{n}")
+
+    found = json.loads(shell("runs", "--search", "ord-1", "--json")[1])
+    first = json.loads(shell("runs", "--limit", "2", "--json")[1])
+    second = json.loads(shell("runs", "--limit", "2", "--after", first[-1]["run_id"], "--json")[1])
+    head, *rows = shell("runs")[1].splitlines()
+
+    assert [(record["run_id"], record["cost"], record["tokens"]) for record in found] == [("run-1", "0.0125", 1200)]
+    assert [record["run_id"] for record in (*first, *second)] == ["run-2", "run-1", "run-0"]
+    assert "cost" in head
+    assert all("0.0125" in row for row in rows)
+    assert shell("runs", "--after", "run-9")[::2] == (
+        1,
+        "error: no run 'run-9' in sqlite:///agent_es.db; see: agent-es runs\n",
+    )
+    refused = shell("runs", "--search", "x" * 1001)
+    assert refused[::2] == (1, "error: --search of 1,001 characters: it may have 1,000\n")
 
 
 def test_runs_are_found_and_signalled_by_their_tag(waiting: Shell) -> None:
@@ -532,7 +559,8 @@ def as_it_was(greeted: Shell) -> Iterator[Callable[[], None]]:
     ["steer", "?", "?"], ["steer", "asks-1", "?"], ["pause", "?"], ["pause", "asks-1", "--reason", "?", "--by", "?"],
     ["resume", "paused-1", "--agent", "?"], ["resume", "paused-1", "--decider", "?"], ["inbox", "--kind", "?"],
     ["cancel", "?", "--compensate"], ["inbox", "--store", "?"],
-    ["runs", "--tag", "?"], ["signal", "run-1", "paid", "--payload", "?"],
+    ["runs", "--tag", "?"], ["runs", "--search", "?"], ["runs", "--after", "?"],
+    ["signal", "run-1", "paid", "--payload", "?"],
     ["import", "?"], ["run", "?", "--goal", "?"], ["show", "run-1", "--store", "?"],
     ["run", "shop:Greeter", "--goal", "greet", "--run-id", "run-1", "--input", "?"],
 ]), given_words=st.lists(odd, min_size=3, max_size=3))  # fmt: skip

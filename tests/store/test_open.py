@@ -3,9 +3,10 @@
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from decimal import Decimal
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from agent_es import AgentRun, RunStore
+from agent_es import AgentRun, Finish, Runner, RunState, RunStore, ToolSpec, Used
 from agent_es.errors import SchemaMismatch, StoreUnusable
 
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -301,8 +302,8 @@ def test_a_store_without_costs_gets_them_from_the_events(
     store = open_store()
     Runner(store, Paid()).run(Refund, run_id="run-1", goal="Refund ORD-3300")
     start(store)
-    columns = "run_id, status, cursor, lease_token, tokens, cost, updated_at"
-    before = shape(), sql(f"SELECT {columns} FROM agent_es_runs ORDER BY run_id")
+    rows = "SELECT run_id, status, cursor, lease_token, tokens, cost, updated_at FROM agent_es_runs ORDER BY run_id"
+    before = shape(), sql(rows)
     for column in ("tokens", "cost"):  # as schema 6 had it
         sql(f"ALTER TABLE agent_es_runs DROP COLUMN {column}")
     sql("UPDATE agent_es_schema SET version = 6")
@@ -311,12 +312,9 @@ def test_a_store_without_costs_gets_them_from_the_events(
 
     migrated = open_store(migrate=True)
 
-    assert [(record.tokens, record.cost) for record in migrated.runs()] == [
-        (0, 0),
-        (0, 0),
-    ]  # until the rows are made again
+    assert {(record.tokens, record.cost) for record in migrated.runs()} == {(0, 0)}  # until rows are made again
     assert migrated.rebuild() == 2
-    assert (shape(), sql(f"SELECT {columns} FROM agent_es_runs ORDER BY run_id")) == before
+    assert (shape(), sql(rows)) == before
     assert (migrated.record("run-1").tokens, migrated.record("run-1").cost) == (1_200, Decimal("0.0125"))
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import eventsourcing.persistence as es
 import pytest
 from sqlalchemy import text
+from sqlalchemy.orm import Session
 
 from agent_es import AgentRun, CallTool, Finish, Runner, RunStore, ScriptedDecider, Status, tool
 from agent_es.crashpoints import AFTER_COMMIT, BEFORE_COMMIT, watching
@@ -520,3 +521,21 @@ def test_a_plain_url_is_psycopgs(url: str) -> None:
 def test_a_schema_for_the_events_alone_is_refused(open_store: Callable[..., RunStore]) -> None:
     with pytest.raises(StoreUnusable, match="search_path"):
         open_store(env={"SQLALCHEMY_SCHEMA": "agents"})
+
+
+# Whether anything changed.
+
+
+def test_a_moment_is_another_one_where_who_was_first_commits_last(
+    store: RunStore, open_store: Callable[..., RunStore]
+) -> None:
+    slow, fast = open_store(), open_store()
+    with Session(slow.recorder.datastore.engine) as session:
+        slow.start(AgentRun, run_id="slow", goal="wait", session=session)
+        fast.start(AgentRun, run_id="fast", goal="wait")
+        before, last = store.moment(), store.recorder.max_notification_id()
+        session.commit()
+
+    assert store.recorder.max_notification_id() == last  # which would not have told
+    assert store.moment() != before
+    assert {record.run_id for record in store.runs()} == {"slow", "fast"}
