@@ -16,8 +16,7 @@ from agent_es.events import (
     Steered,
     WaitBegan,
 )
-from agent_es.notices import notice_of
-from agent_es.telemetry import Notice
+from agent_es.notices import Notice, notice_of
 
 NOON = datetime(2026, 7, 5, 12, tzinfo=UTC)
 STEP = {"timestamp": NOON, "idx": 0, "tool": "refund", "digest": "5e1d"}
