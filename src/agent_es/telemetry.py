@@ -76,7 +76,7 @@ class Spans:
     """Exports the spans of runs while they are moved: the ``on_event`` of a ``Worker`` or a ``Runner``.
 
     ``exporter`` is any of OpenTelemetry's, by default the one that sends OTLP over HTTP to where the ``OTEL_*``
-    variables say.  With ``contents``, arguments, results, answers and reasons are exported too.  ``then`` is told
+    variables say; one that is given is not shut down.  With ``contents``, arguments, results, answers and reasons are exported too.  ``then`` is told
     each notice after it.  Close it, or use it as a context, so that what ended last is exported.
 
     A run that a person cancels while no worker moves it is nobody's to export: ``agent-es trace RUN --otlp`` does.
@@ -94,6 +94,7 @@ class Spans:
     ) -> None:
         self._form = _Form()
         self._exporter = otlp() if exporter is None else exporter
+        self._is_own = exporter is None
         self._store = store
         self._contents = contents
         self._then = then
@@ -150,10 +151,11 @@ class Spans:
             with self._lock:
                 waiting, self._waiting = self._waiting, OrderedDict()
             self._export(span for run_id, mine in waiting.items() for span in self._ended(run_id, mine))
-        if self._waiting:  # the store did not answer in time
-            self._left_out(len(self._waiting), self._trouble)
-        with suppress(Exception):
-            self._exporter.shutdown()
+        if self._waiting:
+            self._left_out(len(self._waiting), "the store did not answer")
+        if self._is_own:
+            with suppress(Exception):
+                self._exporter.shutdown()
 
     def _ended(self, run_id: str, mine: set[int]) -> list[Span]:
         """Return the spans that events of ours ended."""
@@ -161,8 +163,7 @@ class Spans:
             return self._read(run_id, mine)
         except (RunNotFound, RunUnreadable) as error:
             self._left_out(1, str(error))
-        except AgentError as error:  # the store is busy: it is looked at again
-            self._trouble = str(error)
+        except AgentError:  # the store is busy: it is looked at again
             with self._lock:
                 self._waiting.setdefault(run_id, set()).update(mine)
         except Exception as error:  # nothing keeps the others from being exported

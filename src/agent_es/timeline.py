@@ -136,6 +136,7 @@ class Timeline:
         self._used: JournalEntry | None = None
         """What asking took, which is recorded just before what was said."""
         self._turns = 0
+        self._tools: dict[int, str] = {}
         self._gates: dict[int, _Gate] = {}
         self._undoing: set[int] = set()
         self._unsure: set[int] = set()
@@ -221,6 +222,7 @@ class Timeline:
         """Take in what an event tells of a step."""
         match entry.event:
             case LlmDecided() as event:
+                self._tools[event.idx] = event.tool
                 if event.undoes is not None:
                     self._undoing.add(event.idx)
                     self._end(entry, "model", None, "lost")
@@ -355,7 +357,7 @@ class Timeline:
                 began_at=entry.at,
                 idx=idx,
                 turn=turn if turn is not None else getattr(of, "turn", None),
-                tool=getattr(of, "tool", None),
+                tool=None if idx is None else self._tools.get(idx),
                 attempt=getattr(of, "attempt", None),
                 text=text,
                 began_with=entry.event,
