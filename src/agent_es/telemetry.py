@@ -77,10 +77,10 @@ _OUTSIDE = (
 class Spans:
     """Exports the spans of runs while they are moved: the ``on_event`` of a ``Worker`` or a ``Runner``.
 
-    ``exporter`` is any of OpenTelemetry's, and is not shut down; by default it is the one that sends OTLP over HTTP to
-    where the ``OTEL_*`` variables say.  With ``contents``, arguments, results, answers and reasons are exported too.
-    ``then`` is told each notice after it; what has ended is exported after ``every`` seconds.  Close it, or use it as a
-    context, so that what ended last is exported.
+    ``exporter`` is any of OpenTelemetry's, and is not shut down; by default it is the one that sends OTLP over HTTP
+    to where the ``OTEL_*`` variables say.  With ``contents``, arguments, results, answers and reasons are exported
+    too.  ``then`` is told each notice after it; what has ended is exported after ``every`` seconds.  Close it, or use
+    it as a context, so that what ended last is exported.
 
     A run that a person cancels while no worker moves it is nobody's to export: ``agent-es trace RUN --otlp`` does.
     Raises ``AgentError`` where OpenTelemetry is not installed.
