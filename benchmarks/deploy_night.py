@@ -48,8 +48,8 @@ from agent_es import (
 from agent_es.bench.measure import Show
 from agent_es.bench.payloads import url_of
 from agent_es.bench.report import showing
+from agent_es.notices import OnEvent
 from agent_es.owners import Owner
-from agent_es.telemetry import OnEvent
 from agent_es.testing import PaymentProvider
 from agent_es.worker import Worker
 from benchmarks.databases import serving

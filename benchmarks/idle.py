@@ -35,10 +35,10 @@ from agent_es.bench.measure import Bar, Figure, Measured, Report, Samples, Show,
 from agent_es.bench.payloads import url_of
 from agent_es.events import LlmDecided, RunStarted, ToolResult
 from agent_es.journal import JournalEntry
+from agent_es.notices import OnEvent
 from agent_es.owners import Lease, Owner
 from agent_es.store.leases import Leases
 from agent_es.store.tables import runs
-from agent_es.telemetry import OnEvent
 from agent_es.worker import Worker
 from benchmarks.databases import STUCK, connect, serving
 from benchmarks.sleepers import MODEL, SIGNAL, WEEK, IdleRun, Sleepers

@@ -37,7 +37,7 @@ PARTS = {
     **dict.fromkeys(("run", "events", "main"), EVENTS),
     "state": FOLD,
     **dict.fromkeys(("values", "tools", "keys", "payloads"), JSON),
-    **dict.fromkeys(("step", "drivers", "runtime", "decider", "agent_es", "crashpoints", "telemetry"), COURSE),
+    **dict.fromkeys(("step", "drivers", "runtime", "decider", "agent_es", "crashpoints", "notices"), COURSE),
 }
 """What each module of the library is for here."""
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from agent_es.errors import AgentError, AnswerConflict, KeyMismatch, NotApplied, OutcomeUnknown
     from agent_es.inbox import InboxItem
     from agent_es.limits import Limit
+    from agent_es.notices import Notice
     from agent_es.own_loop import OpenRun
     from agent_es.projections import Projection
     from agent_es.run import AgentRun
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from agent_es.scratchpad import Memory
     from agent_es.state import RunState, Signal, Status, Step
     from agent_es.store import RunStore
-    from agent_es.telemetry import Notice
     from agent_es.tools import CallTool, DidNotHappen, Effect, Happened, Retry, ToolContext, ToolSpec, tool
     from agent_es.waits import Ask, Sleep, WaitFor, Woken
     from agent_es.worker import Worker
@@ -58,7 +58,7 @@ _HOME = {
     "Limit": "limits",
     "Memory": "scratchpad",
     "NotApplied": "errors",
-    "Notice": "telemetry",
+    "Notice": "notices",
     "OpenRun": "own_loop",
     "OutcomeUnknown": "errors",
     "Projection": "projections",

@@ -33,7 +33,7 @@ from agent_es.errors import (
 )
 from agent_es.events import AnyEvent, FactRecorded, StepInDoubt, ToolFailed, ToolResult, WaitBegan
 from agent_es.heart import Heart
-from agent_es.notices import notice_of
+from agent_es.notices import Notice, OnEvent, ignore, notice_of
 from agent_es.own_loop import Course, OpenRun
 from agent_es.owners import Lease, Owner
 from agent_es.run import AgentRun, agents_called, wait_of
@@ -41,7 +41,6 @@ from agent_es.scratchpad import DEFAULT, Memory, read_result
 from agent_es.state import RunState, Status, Step
 from agent_es.step import Requests, act, advance, decide
 from agent_es.store import RunStore, check_same
-from agent_es.telemetry import Notice, OnEvent, ignore
 from agent_es.tools import TRANSACTION_LIMIT, Failed, Outcome, Returned, Tool, ToolSpec, Waits
 from agent_es.values import canonical
 

@@ -99,6 +99,9 @@ class Segment:
     cost: Decimal | None = None
     text: str = ""
     """What there is to say of it: an error, a reason, what is waited for, who said so."""
+    began_with: AnyEvent | None = field(default=None, compare=False, repr=False)
+    ended_with: AnyEvent | None = field(default=None, compare=False, repr=False)
+    """The events where it began and ended: what a call was given, and what it gave."""
 
 
 Key = tuple[SegmentKind, int | None]
@@ -133,6 +136,7 @@ class Timeline:
         self._used: JournalEntry | None = None
         """What asking took, which is recorded just before what was said."""
         self._turns = 0
+        self._tools: dict[int, str] = {}
         self._gates: dict[int, _Gate] = {}
         self._undoing: set[int] = set()
         self._unsure: set[int] = set()
@@ -187,7 +191,7 @@ class Timeline:
                 self._refusal = f"refused by {event.rule}: {event.reason}"
 
     def _is_answer(self, event: AnyEvent) -> bool:
-        """Whether an event tells what the decider said: a further attempt does not, and for an undoing none is asked."""
+        """Whether an event tells what the decider said: a further attempt does not, nor does an undoing."""
         if isinstance(event, LlmDecided):
             return event.turn >= self._turns and event.undoes is None
         return isinstance(event, _ANSWERS)
@@ -218,6 +222,7 @@ class Timeline:
         """Take in what an event tells of a step."""
         match entry.event:
             case LlmDecided() as event:
+                self._tools[event.idx] = event.tool
                 if event.undoes is not None:
                     self._undoing.add(event.idx)
                     self._end(entry, "model", None, "lost")
@@ -352,9 +357,10 @@ class Timeline:
                 began_at=entry.at,
                 idx=idx,
                 turn=turn if turn is not None else getattr(of, "turn", None),
-                tool=getattr(of, "tool", None),
+                tool=None if idx is None else self._tools.get(idx),
                 attempt=getattr(of, "attempt", None),
                 text=text,
+                began_with=entry.event,
             )
 
     def _end(self, entry: JournalEntry, kind: SegmentKind, idx: int | None, end: SegmentEnd, text: str = "") -> None:
@@ -367,7 +373,9 @@ class Timeline:
         if kind == "retry" and idx is not None:
             self._unsure.discard(idx)
         said = "; ".join(part for part in (going.text, text) if part)
-        self._ended.append(replace(going, ended_seq=entry.seq, ended_at=entry.at, end=end, text=said))
+        self._ended.append(
+            replace(going, ended_seq=entry.seq, ended_at=entry.at, end=end, text=said, ended_with=entry.event)
+        )
 
     def _end_step(
         self, entry: JournalEntry, idx: int, *, attempt: SegmentEnd, retry: SegmentEnd = "ended", text: str = ""

@@ -23,12 +23,12 @@ from agent_es.decider import Decider
 from agent_es.errors import AgentError, AgentUnknown, BadAgent, RunMoved, RunUnreadable
 from agent_es.heart import Heart
 from agent_es.live import LiveRuns
+from agent_es.notices import Kind, Notice, OnEvent, ignore
 from agent_es.owners import Lease, Owner
 from agent_es.run import AgentRun
 from agent_es.runtime import Runner
 from agent_es.store import RunStore
 from agent_es.store.inbox import Tell
-from agent_es.telemetry import Kind, Notice, OnEvent, ignore
 from agent_es.tools import Tool, describe
 
 SLICE = 0.05

@@ -17,7 +17,7 @@ from agent_es import RunStore
 from tests.inspect.zoo import fill
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Playwright
+    from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Playwright, Request
 
 WIDTHS = {"phone": 360, "desk": 1280, "wall": 1920}
 
@@ -51,6 +51,16 @@ def zoo(store: RunStore, tmp_path: Path) -> RunStore:
     return store
 
 
+@pytest.fixture(scope="module")
+def zoo_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Is an inspector on a zoo that nobody changes."""
+    folder = tmp_path_factory.mktemp("zoo")
+    with RunStore(f"sqlite:///{folder / 'runs.db'}") as opened:
+        fill(opened, folder)
+        with inspected(opened.url) as found:
+            yield found
+
+
 @pytest.fixture
 def url(store: RunStore) -> Iterator[str]:
     with inspected(store.url) as found:
@@ -78,6 +88,10 @@ def new_page(browser: "Browser") -> Iterator[Callable[..., "Page"]]:
         if message.type in ("error", "warning"):
             said.append(f"{message.type}: {message.text} ({message.location})")
 
+    def missed(request: "Request") -> None:
+        if request.failure != "net::ERR_ABORTED":  # a reader went on to another page
+            said.append(f"failed: {request.url} {request.failure}")
+
     def new(**options: Any) -> "Page":
         context = browser.new_context(**options)
         opened.append(context)
@@ -85,10 +99,7 @@ def new_page(browser: "Browser") -> Iterator[Callable[..., "Page"]]:
         page.set_default_timeout(15_000)
         page.on("console", listen)
         page.on("pageerror", lambda error: said.append(f"error: {error}"))
-        page.on(
-            "requestfailed",
-            lambda request: said.append(f"failed: {request.url}") if "/live" not in request.url else None,
-        )
+        page.on("requestfailed", missed)
         return page
 
     yield new

@@ -105,7 +105,7 @@ def test_runs_are_found_by_status_and_by_text(zoo: RunStore, page: "Page") -> No
 
 def test_the_slider_moves_through_time_and_each_moment_has_its_url(zoo: RunStore, page: "Page") -> None:
     go(page, "/runs/run-7f3a")
-    slider = page.get_by_label("moment")
+    slider = page.get_by_role("slider", name="moment")
     state = page.locator("#moment")
     expect(state).to_contain_text("seq 6")
 
@@ -194,9 +194,7 @@ def test_a_yes_is_given_in_the_inbox_and_is_gone_from_it(zoo: RunStore, page: "P
     assert zoo.journal("approval-1")[-1].data["by"] == "dana"
 
 
-def test_what_comes_is_in_the_inbox_at_once_and_who_writes_is_not_disturbed(
-    zoo: RunStore, page: "Page"
-) -> None:
+def test_what_comes_is_in_the_inbox_at_once_and_who_writes_is_not_disturbed(zoo: RunStore, page: "Page") -> None:
     go(page, "/inbox")
     expect(page.locator("#live")).to_have_text("live")
     reason = page.get_by_role("article", name="approval of run approval-1").get_by_label("why").first
@@ -269,11 +267,11 @@ def test_the_lab_shows_who_pays_twice_and_who_pays_once(page: "Page", picture: K
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", PAGES)
 def test_every_page_is_readable_for_all_and_fits(
-    zoo: RunStore, url: str, new_page: Opened, check_accessible: Check, picture: Keep, name: str, scheme: str
+    zoo_url: str, new_page: Opened, check_accessible: Check, picture: Keep, name: str, scheme: str
 ) -> None:
     for place, width in WIDTHS.items():
         page = new_page(viewport={"width": width, "height": 1000}, color_scheme=scheme)
-        page.goto(url)
+        page.goto(zoo_url)
         go(page, PAGES[name])
         expect(page.locator("main h1").first).to_be_visible()
 

@@ -103,7 +103,9 @@ def test_runs_are_found_by_what_a_url_says(client: httpx.Client, zoo: RunStore, 
     "query",
     ["status=perhaps", "tag=order", "after=yesterday", "before=x", "q=" + "x" * 5_000, "after=2026-07-05T10:00:00,"],
 )
-def test_a_url_that_asks_for_what_cannot_be_is_answered_in_words(client: httpx.Client, zoo: RunStore, query: str) -> None:
+def test_a_url_that_asks_for_what_cannot_be_is_answered_in_words(
+    client: httpx.Client, zoo: RunStore, query: str
+) -> None:
     answer = client.get(f"/?{query}")
 
     assert answer.status_code in (200, 400)

@@ -25,7 +25,7 @@ from typer.main import get_command
 import agent_es
 import agent_es.integrations.pydantic_ai
 import agent_es.testing
-from agent_es import errors, scratchpad
+from agent_es import errors, scratchpad, telemetry
 from agent_es.cli.app import app
 from agent_es.integrations import pydantic_ai as models
 from agent_es.legality import LEGAL
@@ -106,7 +106,7 @@ def test_every_command_and_every_option_is_documented() -> None:
                 assert option in sections[f"agent-es {name}"], f"agent-es {name} {option}"
 
 
-HOMES = (agent_es, agent_es.testing, strategies, scratchpad, models)
+HOMES = (agent_es, agent_es.testing, strategies, scratchpad, models, telemetry)
 """The modules that say what of them is public."""
 
 

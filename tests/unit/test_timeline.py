@@ -219,6 +219,7 @@ def test_a_step_waits_for_the_clock_or_a_person(began: dict[str, Any], ended: To
     (wait,) = segments(journal(decided(0), (WaitBegan, {"idx": 0, **began}), arrival, ended))[1:]
 
     assert (wait.kind, wait.end) == segment
+    assert (wait.idx, wait.tool) == (0, "pay")
     assert (wait.began_seq, wait.ended_seq) == (2, 4)
 
 

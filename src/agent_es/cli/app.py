@@ -289,6 +289,9 @@ def worker(
         str | None,
         typer.Option(metavar="MODULE:NAME", help="A function that is told of each thing that waits for a person."),
     ] = None,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Send spans by OTLP over HTTP, to where the OTEL_* variables say.")
+    ] = False,
     until_idle: Annotated[bool, typer.Option("--until-idle", help="End when nothing is due.")] = False,
     once: Annotated[bool, typer.Option("--once", help="End after one step.")] = False,
     decider: Deciding = None,
@@ -310,6 +313,7 @@ def worker(
         grace=grace,
         metrics=metrics,
         notify=notify,
+        trace=trace,
         until_idle=until_idle,
         once=once,
         decider=decider,
@@ -484,6 +488,7 @@ def journal(
 
 
 @app.command()
+<<<<<<< HEAD
 def report(
     run_id: RunId,
     output: Annotated[
@@ -501,6 +506,34 @@ def report(
     Example: agent-es report refund-3300 -o refund.html --png refund.png
     """
     _work("reporting", "report", run_id=run_id, output=output, png=png, store=store, force=force, as_json=as_json)
+=======
+def trace(
+    run_id: RunId,
+    sends: Annotated[
+        bool, typer.Option("--otlp", help="Send the spans by OTLP over HTTP, to where the OTEL_* variables say.")
+    ] = False,
+    endpoint: Annotated[str | None, typer.Option(metavar="URL", help="Send them there instead.")] = None,
+    contents: Annotated[
+        bool, typer.Option("--contents", help="With arguments, results, answers and reasons.")
+    ] = False,
+    store: Store = DEFAULT_STORE,
+    as_json: Json = False,
+) -> None:
+    """Show what of a run took time, as OpenTelemetry's spans, or send them; of a run that goes on, what has ended.
+
+    Example: agent-es trace refund-3300 --otlp
+    """
+    _work(
+        "tracing",
+        "trace",
+        run_id=run_id,
+        sends=sends,
+        endpoint=endpoint,
+        contents=contents,
+        store=store,
+        as_json=as_json,
+    )
+>>>>>>> insp-otel
 
 
 @app.command()

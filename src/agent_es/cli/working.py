@@ -6,7 +6,7 @@ Rule: a line is one line, and short, whatever a model, a tool or an error said: 
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -18,8 +18,10 @@ from agent_es.errors import BadAgent
 from agent_es.journal import timestamp
 from agent_es.loading import load, load_module
 from agent_es.metrics import serving
+from agent_es.notices import Notice, OnEvent
 from agent_es.run import AgentRun
-from agent_es.telemetry import Notice
+from agent_es.store import RunStore
+from agent_es.telemetry import Spans
 from agent_es.values import bounded
 from agent_es.worker import Worker
 
@@ -39,6 +41,7 @@ def worker(  # one per option
     deps: str | None,
     store: str,
     *,
+    trace: bool,
     until_idle: bool,
     once: bool,
     as_json: bool,
@@ -48,16 +51,19 @@ def worker(  # one per option
     options: dict[str, Any] = runner_options(decider, deps, as_json=as_json)
     options["on_event"] = log if as_json else show
     options["notify"] = None if notify is None else load(notify)
-    working = Worker(
-        open_store(store, create=True),
-        agents=known,
-        concurrency=concurrency,
-        lease=lease,
-        poll=poll,
-        grace=grace,
-        **options,
-    )
+    opened = open_store(store, create=True)
     with ExitStack() as meanwhile:
+        if trace:
+            options["on_event"] = meanwhile.enter_context(tracing(opened, options["on_event"], as_json=as_json))
+        working = Worker(
+            opened,
+            agents=known,
+            concurrency=concurrency,
+            lease=lease,
+            poll=poll,
+            grace=grace,
+            **options,
+        )
         if metrics is not None:
             url = meanwhile.enter_context(serving(working, metrics))
             write(kind="metrics", text=url) if as_json else tell(f"metrics: {url}")
@@ -67,6 +73,16 @@ def worker(  # one per option
     else:
         say(", ".join(f"{count} {what.replace('_', ' ')}" for what, count in asdict(tally).items()))
     return Exit.DONE
+
+
+@contextmanager
+def tracing(store: RunStore, then: OnEvent, *, as_json: bool) -> Iterator[OnEvent]:
+    """Export spans meanwhile, and say at the end how many could not be."""
+    with Spans(store, then=then) as spans:
+        yield spans
+    if spans.unsent or spans.trouble:
+        text = f"{spans.unsent} spans could not be sent: {spans.trouble}; send them with: agent-es trace RUN --otlp"
+        write(kind="spans", text=text) if as_json else tell(text)
 
 
 def named(name: str) -> Iterator[type[AgentRun]]:

@@ -24,10 +24,10 @@ from agent_es.events import stream_id
 from agent_es.heart import Heart
 from agent_es.integrations.pydantic_ai.effects import Declared, Effects, FrameworkTool, Named, outside
 from agent_es.integrations.pydantic_ai.replay import Replay
+from agent_es.notices import OnEvent, ignore
 from agent_es.run import AgentRun
 from agent_es.state import RunState
 from agent_es.store import RunStore
-from agent_es.telemetry import OnEvent, ignore
 from agent_es.tools import Effect, Tool
 from agent_es.values import bounded
 
