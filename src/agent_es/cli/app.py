@@ -488,7 +488,6 @@ def journal(
 
 
 @app.command()
-<<<<<<< HEAD
 def report(
     run_id: RunId,
     output: Annotated[
@@ -506,7 +505,9 @@ def report(
     Example: agent-es report refund-3300 -o refund.html --png refund.png
     """
     _work("reporting", "report", run_id=run_id, output=output, png=png, store=store, force=force, as_json=as_json)
-=======
+
+
+@app.command()
 def trace(
     run_id: RunId,
     sends: Annotated[
@@ -533,7 +534,6 @@ def trace(
         store=store,
         as_json=as_json,
     )
->>>>>>> insp-otel
 
 
 @app.command()

@@ -27,12 +27,7 @@ from agent_es.run import AgentRun
 from agent_es.runtime import Runner, new_run_id
 from agent_es.scratchpad import active
 from agent_es.state import OVER, RunState, Signal, Status, Step
-<<<<<<< HEAD
 from agent_es.store import MAX_SEARCH, SCHEMA_VERSION, RunRecord, RunStore
-from agent_es.telemetry import Notice
-=======
-from agent_es.store import SCHEMA_VERSION, RunRecord, RunStore
->>>>>>> insp-otel
 from agent_es.transfer import Tally, Transferred, export_lines, read_journals
 
 OUTCOMES = {"done": "result", "failed": "error", "retrying": "error", "in_doubt": "doubt", "gated": "gate"}
