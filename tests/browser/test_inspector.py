@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from agent_es import AgentRun, CallTool, Effect, Finish, RunStore, ScriptedDecider, tool
+from agent_es import AgentRun, RunStore
 from tests.inspect.zoo import HOSTILE
 
 if TYPE_CHECKING:
@@ -28,15 +28,23 @@ PAGES = {"runs": "/", "inbox": "/inbox", "run": "/runs/run-7f3a", "moment": "/ru
          "compare": "/compare?left=run-7f3a&right=failed-1"}  # fmt: skip
 
 
-class SlowRun(AgentRun):
-    """Rests a dozen times."""
+SLOW = """
+import time
+from agent_es import AgentRun, CallTool, Effect, Finish, ScriptedDecider, tool
 
+
+class SlowRun(AgentRun):
     decider = ScriptedDecider([*[CallTool("rest", {"n": n}) for n in range(8)], Finish("rested")])
 
     @tool(effect=Effect.READ)
     def rest(self, n: int) -> int:
-        """Take a moment."""
+        time.sleep(0.4)
         return n
+"""
+
+
+class SlowRun(AgentRun):
+    """Is what the worker's agent is called."""
 
 
 def expect(found: Any) -> Any:
@@ -54,12 +62,7 @@ def go(page: "Page", path: str) -> None:
 @pytest.fixture
 def worker(store: RunStore, tmp_path: Path) -> Iterator[Callable[[], None]]:
     """Gives what starts a worker process of the slow agent, which is ended with the test."""
-    (tmp_path / "slow.py").write_text(
-        "import time\nfrom agent_es import AgentRun, CallTool, Effect, Finish, ScriptedDecider, tool\n\n"
-        "class SlowRun(AgentRun):\n"
-        "    decider = ScriptedDecider([*[CallTool('rest', {'n': n}) for n in range(8)], Finish('rested')])\n\n"
-        "    @tool(effect=Effect.READ)\n    def rest(self, n: int) -> int:\n        time.sleep(0.4)\n        return n\n"
-    )
+    (tmp_path / "slow.py").write_text(SLOW)
     started: list[subprocess.Popen[bytes]] = []
 
     def start() -> None:

@@ -37,7 +37,6 @@ class Put:
 
 def stream(request: Request, look: Callable[[], Iterable[Put]]) -> StreamingResponse:
     """Answer with what ``look`` finds, again and again, for as long as the page is open."""
-
     closing = desk_of(request).closing
 
     async def messages() -> AsyncIterator[str]:

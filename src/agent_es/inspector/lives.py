@@ -36,7 +36,7 @@ from agent_es.state import RunState
 from agent_es.step import Append, Decide, NextDone, Probe, Start, Transact
 from agent_es.store import RunStore
 from agent_es.store.tables import keys
-from agent_es.telemetry import Notice
+from agent_es.notices import Notice
 from agent_es.testing.audit import Audit
 from agent_es.testing.crash import AFTER, BEFORE, Life, Place, sigkill
 from agent_es.testing.folders import in_its_folder

@@ -23,7 +23,7 @@ from agent_es.run import AgentRun, Clock
 from agent_es.state import RunState
 from agent_es.store import PATIENCE, RunStore
 from agent_es.store.arrivals import Delivered
-from agent_es.telemetry import OnEvent, ignore
+from agent_es.notices import OnEvent, ignore
 from agent_es.testing.audit import Audit, Audited, Overheard, Watched
 from agent_es.testing.clock import FrozenClock
 from agent_es.testing.crash import Life, essence
