@@ -9,18 +9,25 @@ _KEPT = frozenset("\n\t")
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 
 
+class _Shown(dict[int, str]):
+    """How each character is shown; what was looked up once is kept: there are not that many."""
+
+    def __missing__(self, code: int) -> str:
+        char = chr(code)
+        is_shown = char in _KEPT or unicodedata.category(char) not in _HIDDEN
+        return self.setdefault(code, char if is_shown else char.encode("unicode_escape").decode())
+
+
+_SHOWN = _Shown()
+
+
 def visible(text: str) -> str:
     r"""Return the text with what a terminal or a page would act on written as an escape.
 
     >>> visible("\x1b[2Jgone \u202e")
     '\\x1b[2Jgone \\u202e'
     """
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(
-        char if char in _KEPT or unicodedata.category(char) not in _HIDDEN else char.encode("unicode_escape").decode()
-        for char in text
-    )
+    return text if text.isascii() and text.isprintable() else text.translate(_SHOWN)
 
 
 def in_a_line(text: str) -> str:

@@ -1,7 +1,9 @@
 """What tests of the inspector start from: the journal of a run to which everything happened, and an empty store."""
 
 import json
+import sqlite3
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from agent_es import Approval, Budget, Envelope, RunStore, Usage
+from agent_es.demo import RUN_ID, RUNS_DB, tell
 from agent_es.inspector.app import inspector
 from agent_es.journal import JournalEntry, timestamp
 from agent_es.legality import call_digest
@@ -170,3 +173,29 @@ def client(stranger: Callable[..., httpx.Client]) -> httpx.Client:
     opened.headers["Origin"] = f"http://127.0.0.1:{PORT}"
     opened.follow_redirects = True
     return opened
+
+
+@pytest.fixture(scope="session")
+def story_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the story was told: its worker was killed, and another one came."""
+    folder = tmp_path_factory.mktemp("story")
+    tell(folder, lambda *_: None)
+    return folder
+
+
+@pytest.fixture
+def story(story_folder: Path) -> Journal:
+    """The journal of the story."""
+    with RunStore(f"sqlite:///{story_folder / RUNS_DB}") as opened:
+        return opened.journal(RUN_ID)
+
+
+@pytest.fixture
+def sql(store: RunStore, tmp_path: Path) -> Callable[[str], None]:
+    """Gives what writes to the file behind the store's back."""
+
+    def execute(statement: str) -> None:
+        with closing(sqlite3.connect(tmp_path / "runs.db")) as database, database:
+            assert database.execute(statement).rowcount
+
+    return execute

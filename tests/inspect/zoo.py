@@ -1,4 +1,4 @@
-"""A store with runs of every kind: done, asleep, asking, in doubt, parked, and some that others wrote in bad faith."""
+"""A store with runs of every kind: done, asleep, asking, in doubt, and some that others wrote in bad faith."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -140,5 +140,8 @@ def fill(store: RunStore, folder: Path) -> None:
         tell(store, run_id)
     crashed_and_resumed(store, folder)
     store.start(ShopRun, run_id="parked-1", goal="Help a customer")
+    parked = store.aggregate(ShopRun, "parked-1")
+    parked.record_parked("the tool look_up is gone; deploy it again")
+    store.save(parked)
     store.pause("asleep-1", by="dana", reason="we look into it")
     store.start(ShopRun, run_id="pending-1", goal="Help a customer", tags={"order": "ORD-1"})

@@ -311,7 +311,10 @@ def test_a_store_without_costs_gets_them_from_the_events(
 
     migrated = open_store(migrate=True)
 
-    assert [(record.tokens, record.cost) for record in migrated.runs()] == [(0, 0), (0, 0)]  # until the rows are made again
+    assert [(record.tokens, record.cost) for record in migrated.runs()] == [
+        (0, 0),
+        (0, 0),
+    ]  # until the rows are made again
     assert migrated.rebuild() == 2
     assert (shape(), sql(f"SELECT {columns} FROM agent_es_runs ORDER BY run_id")) == before
     assert (migrated.record("run-1").tokens, migrated.record("run-1").cost) == (1_200, Decimal("0.0125"))

@@ -230,9 +230,7 @@ class Paid:
     ],
     ids=str,
 )
-def test_a_record_says_what_asking_the_decider_took(
-    store: RunStore, sql: Sql, costs: list[str], cost: str
-) -> None:
+def test_a_record_says_what_asking_the_decider_took(store: RunStore, sql: Sql, costs: list[str], cost: str) -> None:
     state = Runner(store, Paid(*costs)).run(Looker, run_id="run-1", goal="look")
 
     record = store.record("run-1")

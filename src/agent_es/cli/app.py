@@ -389,7 +389,8 @@ def runs(
         str | None, typer.Option(metavar="TEXT", help="Only those with this text in their id or goal.")
     ] = None,
     after: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Only those below this one: what follows a list that ends with it.")
+        str | None,
+        typer.Option(metavar="RUN", help="Only those below this one: what follows a list that ends with it."),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
     in_doubt: Annotated[

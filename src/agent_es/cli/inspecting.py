@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import Any
 
 from agent_es.cli.commands import load_agent, open_store, person
 from agent_es.cli.exits import Exit
@@ -25,7 +26,7 @@ def inspect(
         from agent_es.inspector import lab  # noqa: PLC0415  # an optional extra
         from agent_es.inspector.app import inspector  # noqa: PLC0415
         from agent_es.inspector.experiment import STORY, Experiment  # noqa: PLC0415
-        from agent_es.inspector.serving import ASGIApp, Served, serve  # noqa: PLC0415
+        from agent_es.inspector.serving import Served, serve  # noqa: PLC0415
     except ImportError as error:
         raise AgentError(
             f"the inspector needs a library that is not here ({error}): pip install 'agent-es[inspect]'"
@@ -42,7 +43,7 @@ def inspect(
             say(served.url)
             tell("open it in a browser; Ctrl+C ends it")
 
-    def make(served: Served) -> ASGIApp:
+    def make(served: Served) -> Any:
         return inspector(
             opened,
             token=served.token,

@@ -5,7 +5,7 @@ work is to scale, and a wait that is long beside all the rest is a break of the 
 
 Rule 1: no colour is written here, and no style: classes say what a thing is, and ``timeline.css`` how that looks.
 Rule 2: what a colour says, a word or a shape says too: an attempt has its number, a lost one a cross and the word,
-what failed an exclamation mark, what is in doubt stripes and a question mark; what waits is thinner than what works.
+what failed an exclamation mark, what is in doubt stripes and a question mark; what waits has round ends.
 Rule 3: what others wrote is visible, in one line, cut, and escaped.
 Rule 4: a bar is a link to the event that began it, ``#seq-3``, and its title says all that there is to say of it.
 """
@@ -23,7 +23,7 @@ from agent_es.visible import in_a_line
 LABELS = 190.0
 """Units on the left of the plot, for the names of the lanes."""
 MARGIN = 24.0
-TOP, ROW, BAR, THIN, LINE = 34.0, 28.0, 18.0, 10.0, 22.0
+TOP, ROW, BAR, THIN, LINE = 34.0, 28.0, 19.0, 15.0, 22.0
 """Units: above the first lane, of a lane, of what works and what waits in it, and of a line of words."""
 LETTER = 7.0
 """Units that a letter is wide."""
@@ -108,7 +108,7 @@ def told(bar: Bar) -> str:
         part
         for part in (
             None if segment.idx is None else f"step {segment.idx}",
-            segment.tool,
+            segment.tool and segment.tool[:SAID],
             None if segment.idx is not None or segment.turn is None else f"turn {segment.turn}",
         )
         if part
@@ -117,7 +117,7 @@ def told(bar: Bar) -> str:
     end = "still going on" if segment.end == "open" else segment.end.replace("_", " ")
     took = "" if segment.tokens is None else f"{segment.tokens:,} tokens, cost {segment.cost}"
     takeover = "takes over" if bar.takes_over else ""
-    parts = (of, what, segment.model, end, takeover, lasting(bar.lasted), took, seqs, segment.text)
+    parts = (of, what, segment.model, end, takeover, lasting(bar.lasted), took, seqs, segment.text[:SAID])
     return bounded(in_a_line(" · ".join(part for part in parts if part)), SAID)
 
 
@@ -132,7 +132,7 @@ def said(bar: Bar) -> tuple[str, ...]:
             told = [f"{number} takeover {word}".strip(), f"{number} takeover{sign}".strip(), *told]
         if segment.kind == "model":
             told = [f"asked {word}".strip(), *told]
-        return tuple(dict.fromkeys((*told, number or sign)))
+        return tuple(dict.fromkeys((*told, sign or number)))
     what = WORDS[segment.kind]
     lasted = lasting(bar.lasted)
     ended = f", {word}" if sign == "!" else ""
@@ -198,7 +198,7 @@ def anchor_of(at: float, width: float) -> str:
 
 
 def _lane(lane: Lane, top: float, width: float) -> Iterator[str]:
-    name = in_a_line(lane.name)
+    name = in_a_line(lane.name[:SAID])
     short = name if len(name) <= NAME else f"{name[: NAME - 1]}…"
     yield f'<g class="lane"><text class="name" x="8" y="{top + 19:.1f}">{escape(short)}'
     yield "" if short == name else f"<title>{escape(bounded(name, SAID))}</title>"
@@ -218,7 +218,7 @@ def _bar(bar: Bar, top: float) -> Iterator[str]:
     title = told(bar)
     yield f'<a class="{names}" href="#seq-{segment.began_seq}" aria-label={quoteattr(title)}>'
     yield f"<title>{escape(title)}</title>"
-    yield f'<rect x="{left:.1f}" y="{middle - height / 2:.1f}" width="{bar.width:.1f}" height="{height:.0f}" rx="2"/>'
+    yield _rect("", left, middle - height / 2, bar.width, height, f'rx="{7 if segment.kind in WAITS else 2}"')
     if kind == "doubt":
         yield _stripes(left, left + bar.width, middle, height - 3)
     yield from _word(bar, kind, left, middle)
@@ -231,13 +231,13 @@ def _bar(bar: Bar, top: float) -> Iterator[str]:
 
 
 def _word(bar: Bar, kind: str, left: float, middle: float) -> Iterator[str]:
-    """Yield the words of a bar: in its middle, on a ground of their own where the bar is striped or thin."""
+    """Yield the words of a bar: in its middle, on a ground of their own where the bar is striped."""
     room = bar.width - (14 if kind == "crash" else 4)
     word = next((text for text in said(bar) if text and len(text) * LETTER <= room), "")
     if not word:
         return
     at, wide = left + (bar.width - (8 if kind == "crash" else 0)) / 2, len(word) * LETTER + 6
-    if kind == "doubt" or bar.segment.kind in WAITS:
+    if kind == "doubt":
         yield _rect("plate", at - wide / 2, middle - 8, wide, 16)
     yield _text("word", at, middle + 4, word, anchor="middle")
 
@@ -263,8 +263,8 @@ def _placed(names: Iterable[str], width: float) -> Iterator[tuple[str, float, in
 
 
 def _key(name: str, x: float, y: float) -> Iterator[str]:
-    is_thin = name in ("wait", "held")
-    yield f'<g class="seg {name}">{_rect("", x, y - (9 if is_thin else 12), 16, 8 if is_thin else 14)}'
+    round_by = 'rx="6"' if name in ("wait", "held") else ""
+    yield f'<g class="seg {name}">{_rect("", x, y - 11, 16, 13, round_by)}'
     if name == "doubt":
         yield _stripes(x, x + 16, y - 5, 11)
     yield f"</g>{_text('key', x + 22, y, LEGEND[name])}"

@@ -18,16 +18,18 @@ from agent_es.timeline import Segment
 
 PLOT = 920.0
 """Units of width that there are for the time; where there are many events, it grows."""
-NARROW, ROOMY = 7.0, 28.0
-"""Units between two events: at least, and where there are few of them."""
+NARROW, READABLE, ROOMY = 7.0, 19.0, 28.0
+"""Units between two events: at least, where a number and a sign are to be read, and where there are few of them."""
 LOST, TAKEOVER = 58.0, 86.0
 """Units that it takes to say these words."""
-BREAK, WIDER = 76.0, 36.0
+BREAK, WIDER = 76.0, 24.0
 """Units that it takes to say how long a break is, and what there is for each beyond that, to be shared to scale."""
 BREAKS = 0.4
 """The share of the width that breaks have, where there are any; where there are many, the width grows."""
 LONG = 4
 """A wait is a break where it is so many times as long as all that is shorter, and all that is no wait."""
+MOST_BREAKS = 8
+"""Where there would be more, only the longest are breaks: a worker that looks every half second makes none."""
 MOST_LANES = 40
 """Steps in one picture."""
 MOST_BARS = 400
@@ -239,9 +241,10 @@ def _work(segments: Iterable[Segment], position: Mapping[float, int]) -> list[bo
 def _broken(passed: Sequence[float], is_work: Sequence[bool]) -> list[bool]:
     """Say where the axis is broken."""
     total = sum(seconds for seconds, work in zip(passed, is_work, strict=True) if work)
+    quiet = sorted(seconds for seconds, work in zip(passed, is_work, strict=True) if not work)
     longest = inf
-    for seconds in sorted(seconds for seconds, work in zip(passed, is_work, strict=True) if not work):
-        if seconds > LONG * total:
+    for n, seconds in enumerate(quiet):
+        if seconds > LONG * total and len(quiet) - n <= MOST_BREAKS:
             longest = seconds
             break
         total += seconds
@@ -266,7 +269,8 @@ def _widths(passed: Sequence[float], broken: Sequence[bool], needed: Sequence[fl
     apart = [n for n, is_broken in enumerate(broken) if is_broken]
     rest = [n for n, is_broken in enumerate(broken) if not is_broken]
     room = max(PLOT * BREAKS, (BREAK + WIDER) * len(apart)) if apart else 0.0
-    narrow = min(ROOMY, max(NARROW, (PLOT - room) / (2 * max(1, len(rest)))))
+    many = max(1, len(rest))
+    narrow = min(ROOMY, max(NARROW, (PLOT - room) / (2 * many), min(READABLE, PLOT / (2 * many))))
     widths = [0.0] * len(passed)
     for chosen, least, wide in ((apart, BREAK, room), (rest, narrow, PLOT - room)):
         parts = _to_scale([passed[n] for n in chosen], [max(least, needed[n]) for n in chosen], wide)

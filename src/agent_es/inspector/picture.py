@@ -13,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from agent_es.inspector.drawing import LABELS, MARGIN, WAITS, anchor_of, class_of, notes_of, said
+from agent_es.inspector.drawing import LABELS, MARGIN, SAID, WAITS, anchor_of, class_of, notes_of, said
 from agent_es.inspector.layout import MOST_LANES, Bar, Lane, Layout, lay_out
 from agent_es.journal import timestamp
 from agent_es.timeline import Segment
@@ -34,7 +34,7 @@ PER_INCH = 100
 """Units of a layout."""
 SIDES = {"start": "left", "middle": "center", "end": "right"}
 ROW = 28.0
-TALL, THIN = 0.66, 0.36
+TALL, THIN = 0.68, 0.5
 """Of a row: what works, and what waits."""
 LETTER = 6.4
 NAME = 26
@@ -54,7 +54,7 @@ def save_picture(
     rows = max(1, len(layout.lanes))
     wide, high = (LABELS + layout.width + MARGIN) / PER_INCH, (ROW * (rows + 3)) / PER_INCH
     figure = Figure(figsize=(wide, high), dpi=DPI, facecolor="white")
-    FigureCanvasAgg(figure)
+    canvas = FigureCanvasAgg(figure)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_xlim(-LABELS, layout.width + MARGIN)
     axes.set_ylim(rows + 1, -2)
@@ -63,7 +63,8 @@ def save_picture(
     with catch_warnings():
         filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)  # a box stands for it
         figure.savefig(path, format="png", metadata={"Software": None})
-    return round(wide * DPI), round(high * DPI)
+    width, height = canvas.get_width_height()
+    return width, height
 
 
 def _draw(axes: Axes, layout: Layout, rows: int) -> None:
@@ -89,7 +90,7 @@ def _draw(axes: Axes, layout: Layout, rows: int) -> None:
 
 
 def _lane(axes: Axes, lane: Lane, row: int, width: float) -> None:
-    name = in_a_line(lane.name)
+    name = in_a_line(lane.name[:SAID])
     _say(axes, -LABELS + 8, row + 0.5, name if len(name) <= NAME else f"{name[: NAME - 1]}…")
     axes.plot([0, width], [row + 0.5, row + 0.5], color=LINE, lw=0.6, ls=":", zorder=0)
     for bar in lane.bars:
@@ -116,7 +117,7 @@ def _bar(axes: Axes, bar: Bar, middle: float) -> None:
     room = bar.width - (14 if kind == "crash" else 4)
     word = next((text for text in said(bar) if text and len(text) * LETTER <= room), "")
     if word:
-        plate = {"facecolor": "white", "edgecolor": "none", "pad": 1.0} if is_thin or kind == "doubt" else None
+        plate = {"facecolor": "white", "edgecolor": "none", "pad": 1.0} if kind == "doubt" else None
         at = bar.left + (bar.width - (8 if kind == "crash" else 0)) / 2
         weight = "bold" if kind == "crash" or bar.takes_over else "normal"
         _say(axes, at, middle, word, ha="center", weight=weight, bbox=plate)

@@ -1,6 +1,6 @@
 """The inspector's server: on loopback, for as long as it is looked at.
 
-Rule: the address is bound before it is told, so that whoever reads the URL can open it.
+Rule: the URL is told when it answers, so that whoever reads it can open it.
 """
 
 import secrets
@@ -33,19 +33,29 @@ def serve(make: Callable[[Served], ASGIApp], *, port: int, told: Callable[[Serve
     """Serve the application until it is interrupted; port 0 takes a free one.  Raises ``AgentError``."""
     listening = _bound(port)
     served = Served(listening.getsockname()[1], secrets.token_urlsafe(24))
-    server = uvicorn.Server(
-        uvicorn.Config(
-            make(served),
-            access_log=False,
-            log_level="warning",
-            server_header=False,
-            lifespan="off",
-            ws="none",
-            timeout_graceful_shutdown=1,  # a live page stays open for ever
-        )
+    config = uvicorn.Config(
+        make(served),
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        lifespan="off",
+        ws="none",
+        timeout_graceful_shutdown=1,  # a live page stays open for ever
     )
-    told(served)
-    server.run(sockets=[listening])
+    _Server(config, lambda: told(served)).run(sockets=[listening])
+
+
+class _Server(uvicorn.Server):
+    """Says when it answers."""
+
+    def __init__(self, config: uvicorn.Config, told: Callable[[], object]) -> None:
+        super().__init__(config)
+        self._told = told
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to answer, and say so."""
+        await super().startup(sockets)
+        self._told()
 
 
 def _bound(port: int) -> socket.socket:

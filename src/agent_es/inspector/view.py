@@ -30,7 +30,7 @@ LONG = 4_000
 """Characters that are shown of a text, unless there are very many of them."""
 SHORT = 400
 """Characters that are shown of each text where there are very many, and of what is told in a line."""
-IN_ALL = 1_500_000
+IN_ALL = 1_000_000
 """Characters that all data of a journal may have."""
 MOST = 1_000
 """Events that are shown from the beginning of a journal, and from its end."""
@@ -241,7 +241,7 @@ def entry_view(entry: JournalEntry, began: datetime | None = None, longest: int 
         timestamp(entry.at),
         "" if began is None else lasting(max(timedelta(), entry.at - began)),
         entry.type,
-        OF_EVENT.get(entry.type, ""),
+        "warn" if notice.kind == "attempted_again" else OF_EVENT.get(entry.type, ""),
         notice.idx,
         line_of(": ".join(part for part in (who, text) if part)),
         text_of(json.dumps(entry.data, indent=2, sort_keys=True, ensure_ascii=False), longest),
@@ -261,7 +261,7 @@ def state_view(state: RunState) -> StateView:
         steps=tuple(step_view(step, longest) for step in steps),
         steps_left_out=len(state.steps) - len(steps),
         scratchpad=tuple(
-            Line(it.kind, "" if it.idx is None else f"step {it.idx}", text_of(it.text, longest))
+            Line(it.kind, "" if it.idx is None else f"step {it.idx}", text_of(it.text, longest // 4))
             for it in told[-MOST_STEPS:]
         ),
         scratchpad_left_out=max(0, len(told) - MOST_STEPS),
@@ -330,7 +330,7 @@ def _notes(step: Step) -> Iterator[tuple[str, str]]:
 def _fields(state: RunState) -> Iterator[tuple[str, str]]:
     yield "agent", f"{state.agent} (version {state.agent_version})"
     yield "goal", state.goal
-    yield "input", state.input_json
+    yield "input", "" if state.input_json == "null" else state.input_json
     yield "answer", state.answer_json or ""
     yield "failure", state.failure or ""
     yield "parked", state.parked or ""
