@@ -149,7 +149,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def comes_true(what: Callable[[], object], within: float = 10.0) -> bool:
+def comes_true(what: Callable[[], object], within: float = 30.0) -> bool:
     until = time.monotonic() + within
     while not (found := what()) and time.monotonic() < until:
         time.sleep(0.02)
@@ -386,7 +386,7 @@ def test_a_reset_imports_the_scenario_as_it_is_then(shop: Path) -> None:
 
 
 def test_a_worker_that_is_not_done_in_its_time_is_killed_and_said_to_be(shop: Path) -> None:
-    with Experiment("shop:rests", within=1.0) as lab:
+    with Experiment("shop:rests", within=2.0) as lab:
         lab.crash(lab.moment.hard_spot.n)
         (shop / "tired").touch()
 
@@ -394,7 +394,7 @@ def test_a_worker_that_is_not_done_in_its_time_is_killed_and_said_to_be(shop: Pa
 
         assert act.killed_by == 9
         assert act.spot is None
-        assert act.said[-1] == "it was not done within 1 s, and was killed"
+        assert act.said[-1] == "it was not done within 2 s, and was killed"
         assert not is_alive(int((shop / "resting").read_text()))
         assert lab.moment.stage is Stage.DEAD
         (shop / "tired").unlink()
