@@ -149,7 +149,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def comes_true(what: Callable[[], object], within: float = 10.0) -> bool:
+def comes_true(what: Callable[[], object], within: float = 30.0) -> bool:
     until = time.monotonic() + within
     while not (found := what()) and time.monotonic() < until:
         time.sleep(0.02)
@@ -192,10 +192,6 @@ def test_the_naive_restart_pays_again_under_a_new_key_and_reads_no_journal(story
     assert new.key.startswith("naive-")
     assert (new.kept_by, new.told) == ("provider", "sent once")
     assert sum("called from the top" in line for line in story.restart.said) == 2
-
-
-def test_the_naive_restart_leaves_the_original_as_it_was(story: Story) -> None:
-    assert story.restarted.durable == story.crashed.durable
 
 
 def test_the_durable_resume_pays_once_and_sends_the_same_key_again(story: Story) -> None:
@@ -261,6 +257,7 @@ def test_a_recovery_that_dies_too_is_survived(anew: Experiment) -> None:
 def test_a_worker_that_dies_before_the_store_is_there_leaves_nothing_and_is_survived(anew: Experiment) -> None:
     anew.crash(1)
     assert (durable(anew.moment).journal, durable(anew.moment).status) == ([], "not started")
+    assert len(anew.places()) == 42  # looking at it has made nothing
 
     anew.resume()
 
@@ -389,7 +386,7 @@ def test_a_reset_imports_the_scenario_as_it_is_then(shop: Path) -> None:
 
 
 def test_a_worker_that_is_not_done_in_its_time_is_killed_and_said_to_be(shop: Path) -> None:
-    with Experiment("shop:rests", within=1.0) as lab:
+    with Experiment("shop:rests", within=2.0) as lab:
         lab.crash(lab.moment.hard_spot.n)
         (shop / "tired").touch()
 
@@ -397,7 +394,7 @@ def test_a_worker_that_is_not_done_in_its_time_is_killed_and_said_to_be(shop: Pa
 
         assert act.killed_by == 9
         assert act.spot is None
-        assert act.said[-1] == "it was not done within 1 s, and was killed"
+        assert act.said[-1] == "it was not done within 2 s, and was killed"
         assert not is_alive(int((shop / "resting").read_text()))
         assert lab.moment.stage is Stage.DEAD
         (shop / "tired").unlink()

@@ -156,8 +156,8 @@ class _Worker:
                     break
                 if self._pipe in ready and not self._listen():
                     time.sleep(MOMENT / 10)  # it says no more, and ends at once
-                is_late = time.monotonic() > until
                 ended, status = os.waitpid(self.pid, os.WNOHANG)
+                is_late = not ended and time.monotonic() > until
         finally:
             with suppress(OSError):  # nobody is left
                 os.killpg(self.pid, signal.SIGKILL)  # what it started, too
