@@ -21,6 +21,7 @@ from agent_es.events import (
     CompensationBegan,
     CompensationEnded,
     DoubtSettled,
+    EnvelopeChanged,
     Finished,
     LlmAnswered,
     LlmDecided,
@@ -273,6 +274,23 @@ def test_a_failed_call_of_a_cancelled_run_is_in_doubt_where_it_may_have_happened
     entries = journal(decided(), of_step(ToolFailed, error=error, retry_at=at(9)), CANCELLED)
 
     assert told(entries)[3:] == left
+
+
+def test_what_arrives_while_a_decider_is_asked_tells_nothing_of_when_that_began() -> None:
+    arrivals = [
+        (SignalReceived, {"name": "x", "payload": "1", "delivery_id": "1"}),
+        (EnvelopeChanged, {"envelope": "{}", "by": "d", "reason": ""}),
+        (Steered, {"text": "x", "by": "d"}),
+    ]
+
+    assert told(journal(*arrivals, FINISHED)) == [("model", 0, 4, "done")]
+
+
+def test_a_later_attempt_that_surely_did_not_happen_leaves_no_doubt() -> None:
+    unsure = of_step(ToolFailed, error=UNSURE, retry_at=at(9))
+    sure = of_step(ToolFailed, attempt=2, error=SURE, retry_at=at(9))
+
+    assert told(journal(decided(), unsure, decided(2), sure, CANCELLED))[-1] == ("retry", 4, 5, "ended")
 
 
 def test_undoing_asks_nobody() -> None:
