@@ -31,12 +31,12 @@ from agent_es.crashpoints import BEFORE_COMMIT
 from agent_es.errors import AgentError, BadScenario, RunNotFound
 from agent_es.journal import JournalEntry
 from agent_es.keys import DEFAULT
+from agent_es.notices import Notice
 from agent_es.run import AgentRun
 from agent_es.state import RunState
 from agent_es.step import Append, Decide, NextDone, Probe, Start, Transact
 from agent_es.store import RunStore
 from agent_es.store.tables import keys
-from agent_es.notices import Notice
 from agent_es.testing.audit import Audit
 from agent_es.testing.crash import AFTER, BEFORE, Life, Place, sigkill
 from agent_es.testing.folders import in_its_folder

@@ -18,12 +18,12 @@ from agent_es.envelope import Envelope
 from agent_es.errors import BadScenario, IllegalEvent
 from agent_es.journal import JournalEntry
 from agent_es.loading import load
+from agent_es.notices import OnEvent, ignore
 from agent_es.own_loop import OpenRun
 from agent_es.run import AgentRun, Clock
 from agent_es.state import RunState
 from agent_es.store import PATIENCE, RunStore
 from agent_es.store.arrivals import Delivered
-from agent_es.notices import OnEvent, ignore
 from agent_es.testing.audit import Audit, Audited, Overheard, Watched
 from agent_es.testing.clock import FrozenClock
 from agent_es.testing.crash import Life, essence
