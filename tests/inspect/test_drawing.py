@@ -208,6 +208,7 @@ def test_a_step_of_a_thousand_attempts_is_bounded_and_says_so() -> None:
     svg = timeline_svg(many, now=STORY)
 
     assert len(links(svg)) == 400
+    assert min(bar.width for bar in bars_of(lay_out(many, now=STORY))) >= NARROW
     assert "Left out: 600 earlier segments of these lanes." in words(svg)
 
 

@@ -45,7 +45,7 @@ def test_the_same_run_gives_the_same_picture_and_another_moment_another(
 
 
 def test_any_words_can_be_drawn(tmp_path: Path) -> None:
-    tool = "$\\frac{ 漢字 \x1b \u202e" + "x" * 5_000_000
+    tool = "$\\frac{$ 漢字 \x1b \u202e" + "x" * 5_000_000
     bad = Segment(kind="attempt", began_seq=1, began_at=STORY, idx=0, tool=tool, attempt=1)
 
     save_picture([bad], tmp_path / "a.png", now=NOW)

@@ -61,6 +61,10 @@ class Page(HTMLParser):
         return [attributes["id"] for _, attributes in self.elements if "id" in attributes]
 
     @property
+    def labels(self) -> list[str]:
+        return [str(attributes["aria-label"]) for _, attributes in self.elements if "aria-label" in attributes]
+
+    @property
     def references(self) -> set[str]:
         return {
             value or "" for _, attributes in self.elements for name, value in attributes.items() if name in REFERS
@@ -88,6 +92,7 @@ def test_it_tells_what_happened_in_all_its_parts(eventful: list[JournalEntry]) -
     for told in ("6 of 8", "12,150 of 20,000", "0.0243 of 0.10", "1 of 2", "9 d 5 h of 14 d", "by dana or ann"):
         assert told in page.text, told
     assert "refunded" in page.text
+    assert {"time: 9 d 5 h of 14 d", "steps: 6 of 8", "calls of refund: 1 of 2"} <= set(page.labels)
     assert [it for it in page.ids if str(it).startswith("seq-")] == [f"seq-{entry.seq}" for entry in eventful]
     assert len(set(page.ids)) == len(page.ids)
 
@@ -150,6 +155,17 @@ def test_what_is_over_looks_the_same_a_year_later(story: list[JournalEntry]) -> 
     assert [a for a, b in zip(now.splitlines(), later.splitlines(), strict=True) if a != b] == [
         "<dt>written</dt><dd>2026-07-14T15:00:00Z, by agent_es 0.1.0</dd>"
     ]
+
+
+def test_what_was_under_way_when_a_run_was_cancelled_does_not_grow(journal_of: JournalOf) -> None:
+    entries = journal_of([*run_of(("look", {}, "seen"))[:2], (60, "cancelled", {"by": "dana", "reason": "enough"})])
+
+    page, later = (Page(report_of(entries, now=at)) for at in (NOW, NOW + timedelta(days=365)))
+
+    assert [told for told in page.labels if told.startswith("step 0")] == [
+        told for told in later.labels if told.startswith("step 0")
+    ]
+    assert any("59 s" in told for told in page.labels)
 
 
 def test_hostile_words_are_shown_and_do_nothing(journal_of: JournalOf) -> None:
