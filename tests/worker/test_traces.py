@@ -151,6 +151,16 @@ def test_what_a_runner_moves_is_exported_too(store: RunStore) -> None:
     assert [notice.kind for notice in heard][-1] == "finished"
 
 
+def test_who_finds_a_run_as_another_left_it_exports_nothing_of_that(store: RunStore) -> None:
+    Runner(store).run(Shop, run_id=RUN_ID, goal="sell")
+    exporter = InMemorySpanExporter()
+
+    with Spans(store, exporter) as exporting:
+        Runner(store, on_event=exporting).run(Shop, run_id=RUN_ID)
+
+    assert exporter.get_finished_spans() == ()
+
+
 def test_workers_who_take_turns_export_each_span_once(store: RunStore) -> None:
     exporters = [InMemorySpanExporter(), InMemorySpanExporter()]
     store.start(Shop, run_id=RUN_ID, goal="sell")
