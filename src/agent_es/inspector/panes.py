@@ -179,6 +179,7 @@ def _verdict(seen: Seen, calm: Seen, *, has_ended: bool, in_doubt: bool) -> Verd
 def _figure(seen: Seen) -> str:
     """Return what it comes to: the sum of the ledger, or else how many things happened.
 
+    >>> from dataclasses import replace
     >>> _figure(replace(NOTHING, effects=["ship P"])), _figure(replace(NOTHING, ledger={"A": "1.50", "B": "2.00"}))
     ('1 effect', '3.50')
     """
