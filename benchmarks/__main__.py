@@ -35,6 +35,7 @@ class Workload(StrEnum):
     HELP = "help"
     IMPORTS = "imports"
     MEMORY = "memory"
+    INSPECT = "inspect"
 
 
 class Comparison(Protocol):
@@ -52,6 +53,13 @@ def measure_memory(folder: Path, show: Show, *, quick: bool) -> Report:
     return memory.measure(folder, show, quick=quick)
 
 
+def measure_inspect(folder: Path, show: Show, *, quick: bool) -> Report:
+    """Return how long the inspector's pages take."""
+    from benchmarks import inspecting  # noqa: PLC0415  # of the extra `inspect`
+
+    return inspecting.measure(folder, show, quick=quick)
+
+
 MEASURES: Mapping[Workload, Measure] = {
     Workload.REPLAY: replay.measure,
     Workload.PROFILE: profile.measure,
@@ -61,7 +69,13 @@ MEASURES: Mapping[Workload, Measure] = {
     Workload.IDLE: idle.measure,
     Workload.HELP: startup.measure_help,
     Workload.MEMORY: measure_memory,
+    Workload.INSPECT: measure_inspect,
 }
+NEEDS: Mapping[Workload, Sequence[str]] = {
+    Workload.MEMORY: ("pydantic_ai",),
+    Workload.INSPECT: ("starlette", "jinja2", "uvicorn"),
+}
+"""What a workload cannot do without, beside the library itself."""
 COMPARISONS: Mapping[Workload, Comparison] = {
     Workload.RESUME: resume.measure,
     Workload.STEP: step.measure,
@@ -86,9 +100,9 @@ def main(
 ) -> None:
     """Measure agent_es against its bars; exit with 1 where one is missed."""
     workloads = only or [*Workload]
-    if Workload.MEMORY in workloads and not find_spec("pydantic_ai"):
-        print(f"left out: {Workload.MEMORY}: {INSTALL}", file=sys.stderr)
-        workloads = [workload for workload in workloads if workload is not Workload.MEMORY]
+    for workload in [workload for workload in workloads if not all(map(find_spec, NEEDS.get(workload, ())))]:
+        print(f"left out: {workload}: {INSTALL}", file=sys.stderr)
+        workloads = [other for other in workloads if other is not workload]
     wanted = [str(name) for name in system or ()]
     compares = any(workload in COMPARISONS for workload in workloads)
     for name in missing(wanted) if compares else ():

@@ -60,6 +60,10 @@ ABOUT: Mapping[str, tuple[str, str]] = {
         "What a model is sent",
         "A run reads pages of 5,000 characters: all in each question, or 8,000 tokens at most, with summaries.",
     ),
+    "inspect": (
+        "The inspector",
+        "Pages of a store with 100,000 runs, over HTTP, and the start of `agent-es inspect` until it answers.",
+    ),
 }
 """How a workload is called on the page, and what it measures."""
 SIZES = {

@@ -7,7 +7,7 @@ Rule 2: what cannot be done is said, and nothing is recorded.
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
-from urllib.parse import parse_qsl, quote
+from urllib.parse import parse_qsl
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -15,7 +15,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from agent_es.errors import AgentError, BadAnswer, BadSettlement, BadSignal
-from agent_es.inspector.pages import Desk, desk_of
+from agent_es.inspector.pages import Desk, desk_of, number_of, run_url
 
 Form = Mapping[str, str]
 
@@ -109,17 +109,17 @@ def _doing(command: Callable[[Desk, str, Form], None]) -> Callable[[Request], An
         run_id: str = request.path_params["run_id"]
         form = dict(parse_qsl((await request.body()).decode(errors="replace"), keep_blank_values=True))
         await run_in_threadpool(command, desk_of(request), run_id, form)
-        there = "/inbox" if form.get("then") == "inbox" else f"/runs/{quote(run_id, safe='')}"
+        there = "/inbox" if form.get("then") == "inbox" else run_url(run_id)
         return RedirectResponse(there, 303)
 
     return do
 
 
 def _idx(form: Form) -> int:
-    said = form.get("idx", "")
-    if not (said.isdecimal() and len(said) < 10):  # noqa: PLR2004  # digits
-        raise BadAnswer(f"idx={said!r:.80} is no step of a run; nothing was recorded")
-    return int(said)
+    idx = number_of(form.get("idx", ""))
+    if idx is None:
+        raise BadAnswer(f"idx={form.get('idx', '')!r:.80} is no step of a run; nothing was recorded")
+    return idx
 
 
 def _json(what: str, text: str, wrong: type[AgentError]) -> Any:

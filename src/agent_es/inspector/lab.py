@@ -16,17 +16,17 @@ from starlette.routing import Route
 
 from agent_es.errors import ActOutOfOrder, AgentError, BadScenario
 from agent_es.inspector.experiment import Experiment, Moment
-from agent_es.inspector.pages import page
+from agent_es.inspector.pages import number_of, page
 
 Form = Mapping[str, str]
 
 
 def crash(experiment: Experiment, form: Form) -> None:
     """Let a worker die at the place that was chosen."""
-    place = form.get("place", "")
-    if not (place.isascii() and place.isdecimal() and len(place) < 10):  # noqa: PLR2004  # digits
-        raise BadScenario(f"place={place!r:.80} is no number of a place; choose one of the list")
-    experiment.crash(int(place))
+    place = number_of(form.get("place", ""))
+    if place is None:
+        raise BadScenario(f"place={form.get('place', '')!r:.80} is no number of a place; choose one of the list")
+    experiment.crash(place)
 
 
 def naive(experiment: Experiment, form: Form) -> None:  # noqa: ARG001  # every act gets its form

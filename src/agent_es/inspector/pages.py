@@ -99,6 +99,15 @@ def age(since: datetime, now: datetime) -> str:
     return f"{int(seconds)} s"
 
 
+def number_of(text: str) -> int | None:
+    """Return the number from 0 on that a form or a URL says; None where it says none.
+
+    >>> number_of("12"), number_of("-1"), number_of("9" * 40), number_of("\u0663")
+    (12, None, None, None)
+    """
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None  # noqa: PLR2004  # digits
+
+
 def pretty(value: Any) -> str:
     """Return a JSON value as people read it."""
     return visible(json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True))

@@ -16,7 +16,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from agent_es.inspector.drawing import timeline_svg
-from agent_es.inspector.view import envelope_view, journal_view, line_of, state_view
+from agent_es.inspector.view import envelope_view, journal_view, line_of, state_view, still
 from agent_es.journal import JournalEntry, timestamp
 from agent_es.state import RunState, Status, fold
 from agent_es.store import RunStore
@@ -50,7 +50,7 @@ def report_of(entries: Sequence[JournalEntry], *, now: datetime | None = None) -
     return _ENVIRONMENT.get_template("report.html").render(
         allowed=envelope_view(state, now),
         came_to=line_of(came_to(state)),
-        drawing=timeline_svg(segments(entries), now=_end(state, now)),
+        drawing=timeline_svg(segments(entries), now=still(state, now)),
         events=journal_view(entries),
         quoted=line_of(shlex.quote(state.run_id)),
         state=state_view(state),
@@ -79,8 +79,3 @@ def came_to(state: RunState) -> str:
 def style_of(names: Sequence[str]) -> str:
     """Return the styles of these files as one text."""
     return "\n".join((HERE / "static" / name).read_text(encoding="utf-8") for name in names)
-
-
-def _end(state: RunState, now: datetime) -> datetime:
-    """Return until when something may still be going on: nothing is, once a run is over."""
-    return state.updated_at if state.is_over and state.updated_at is not None else now

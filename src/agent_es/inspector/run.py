@@ -18,8 +18,8 @@ from agent_es.inbox import WHOLE, InboxItem, item_of
 from agent_es.inspector.changes import changes
 from agent_es.inspector.drawing import timeline_svg
 from agent_es.inspector.live import Put, stream
-from agent_es.inspector.pages import desk_of, fragment, page, run_url
-from agent_es.inspector.view import MOST, entry_view, envelope_view, journal_view, state_view
+from agent_es.inspector.pages import desk_of, fragment, number_of, page, run_url
+from agent_es.inspector.view import MOST, entry_view, envelope_view, journal_view, state_view, still
 from agent_es.journal import JournalEntry
 from agent_es.state import RunState
 from agent_es.store import RunStore
@@ -51,6 +51,12 @@ class Read:
         return new
 
     @property
+    def last_state(self) -> RunState:
+        """The run as it is."""
+        assert self.state is not None  # noqa: S101  # for the type checker: at least one event was read
+        return self.state
+
+    @property
     def segments(self) -> list[Segment]:
         """What took time."""
         return [*self.ended, *self.timeline.open]
@@ -79,9 +85,10 @@ def goto(request: Request) -> Response:
 
 
 def _seq(run_id: str, said: str) -> int:
-    if not (said.isdecimal() and len(said) < 10):  # noqa: PLR2004  # digits
+    seq = number_of(said)
+    if seq is None:
         raise RunNotFound(f"run {run_id} has no event {said!r:.40}: events count from 0")
-    return int(said)
+    return seq
 
 
 def _shown(request: Request, seq: int | None) -> Response:
@@ -106,8 +113,7 @@ def _moment(read: Read, seq: int | None) -> Mapping[str, Any]:
     here = last if seq is None else seq
     if here > last:
         raise RunNotFound(f"run {read.run_id} has no event {here}: its last is {last}")
-    before, state = (read.before, read.state) if here == last else states_at(read.store, read.run_id, here)
-    assert state is not None  # noqa: S101  # for the type checker: at least one event was read
+    before, state = (read.before, read.last_state) if here == last else states_at(read.store, read.run_id, here)
     now = datetime.now(UTC)
     until = state.updated_at or now
     return {
@@ -116,33 +122,26 @@ def _moment(read: Read, seq: int | None) -> Mapping[str, Any]:
         "last": last,
         "is_followed": seq is None,
         "entry": entry_view(read.entries[here], read.entries[0].at),
-        "drawing": timeline_svg(read.segments, now=_end(read, now), until_seq=None if here == last else here),
+        "drawing": timeline_svg(
+            read.segments, now=still(read.last_state, now), until_seq=None if here == last else here
+        ),
         "changes": changes(before, state),
         "state": state_view(state),
         "envelope": envelope_view(state, now if here == last else until),
     }
 
 
-def _end(read: Read, now: datetime) -> datetime:
-    """Return until when something may still be going on: nothing is, once a run is over."""
-    state = read.state
-    return state.updated_at if state is not None and state.is_over and state.updated_at is not None else now
-
-
 def _head(read: Read) -> Mapping[str, Any]:
     """Return what is said of a run as it is now, wherever the page stands."""
-    assert read.state is not None  # noqa: S101  # for the type checker: at least one event was read
-    return {"record": read.store.record(read.run_id), "now_state": read.state, "items": [*asked(read)]}
+    return {"record": read.store.record(read.run_id), "now_state": read.last_state, "items": [*asked(read)]}
 
 
 def asked(read: Read) -> Iterator[InboxItem]:
     """Yield what of the run waits for a person."""
-    state = read.state
-    if state is None or state.updated_at is None:
-        return
+    state = read.last_state
     since = {(it.kind, WHOLE if it.idx is None else it.idx): it.began_at for it in read.timeline.open}
     for idx, kind in open_in(state):
-        yield item_of(state, idx, kind, since.get((kind, idx), state.updated_at))
+        yield item_of(state, idx, kind, since.get((kind, idx), read.entries[-1].at))
 
 
 def live(request: Request) -> Response:

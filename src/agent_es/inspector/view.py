@@ -281,6 +281,11 @@ def state_view(state: RunState) -> StateView:
     )
 
 
+def still(state: RunState, now: datetime) -> datetime:
+    """Return until when something of a run may be going on: nothing is, once it is over."""
+    return state.updated_at if state.is_over and state.updated_at is not None else now
+
+
 def step_view(step: Step, longest: int = LONG) -> StepView:
     """Return one step."""
     value = None if step.value_json is None else text_of(_pretty(step), longest)
