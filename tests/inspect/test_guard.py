@@ -121,6 +121,13 @@ def test_a_post_of_another_site_is_refused_though_the_browser_sends_the_cookie(
     assert store.record("run-1").cursor == 1
 
 
+def test_a_page_is_not_read_for_another_site(client: httpx.Client, run_1: None) -> None:
+    answer = client.get("/runs/run-1", headers={"Origin": "http://example.invalid"})
+
+    assert answer.status_code == 403
+    assert "run-1" not in answer.text
+
+
 def test_a_program_that_shows_the_token_as_a_bearer_needs_no_origin(
     stranger: Stranger, store: RunStore, run_1: None
 ) -> None:

@@ -80,12 +80,13 @@ class Guard:
             return _refused(
                 401, "the token is missing or wrong; open the URL that the inspector printed when it began"
             )
+        if scope["method"] not in ("GET", "HEAD", "POST"):
+            return _refused(405, "pages are read by GET and act by POST")
+        own = f"http://{headers['host']}"
+        if not is_bearer and headers.get("origin", own if is_read else None) != own:
+            return _refused(403, "the request comes from another site; nothing was done")
         if is_read:
             return None
-        if scope["method"] != "POST":
-            return _refused(405, "pages are read by GET and act by POST")
-        if not is_bearer and headers.get("origin") != f"http://{headers['host']}":
-            return _refused(403, "the request comes from another site; nothing was done")
         if not headers.get("content-length", "").isdecimal() or int(headers["content-length"]) > MAX_BODY:
             return _refused(413, f"a form has at most {MAX_BODY:,} bytes; nothing was done")
         return None

@@ -20,6 +20,8 @@ from agent_es.inspector.pages import desk_of
 
 EVERY = 0.4
 """Seconds between two looks."""
+LEISURE = 4
+"""How many times as long as a look took it is until the next one, at least: pages leave the store to others."""
 ALIVE_EVERY = 10.0
 """Seconds after which a stream that has nothing to say shows that it is there."""
 
@@ -43,6 +45,7 @@ def stream(request: Request, look: Callable[[], Iterable[Put]]) -> StreamingResp
         said_at = time.monotonic()
         yield "retry: 1000\n\n"
         while not (closing.is_set() or await request.is_disconnected()):
+            began = time.monotonic()
             try:
                 found = [*await run_in_threadpool(look)]
             except StoreError:
@@ -54,7 +57,7 @@ def stream(request: Request, look: Callable[[], Iterable[Put]]) -> StreamingResp
             elif time.monotonic() - said_at > ALIVE_EVERY:
                 said_at = time.monotonic()
                 yield ": still here\n\n"
-            await asyncio.sleep(EVERY)
+            await asyncio.sleep(max(EVERY, LEISURE * (time.monotonic() - began)))
 
     return StreamingResponse(messages(), media_type="text/event-stream")
 

@@ -47,7 +47,7 @@ class Read:
             self.entries.append(entry)
             self.ended += self.timeline.take(entry)
         if new:
-            self.before, self.state = states_at(self.store, self.run_id, new[-1].seq)
+            self.before, self.state = states_at(self.store, self.run_id, new[-1].seq, self.state)
         return new
 
     @property
@@ -62,9 +62,14 @@ class Read:
         return [*self.ended, *self.timeline.open]
 
 
-def states_at(store: RunStore, run_id: str, seq: int) -> tuple[RunState | None, RunState]:
-    """Return the state before an event, where one was, and the state after it; raise ``RunNotFound``."""
-    before = store.load(run_id, seq) if seq else None
+def states_at(
+    store: RunStore, run_id: str, seq: int, known: RunState | None = None
+) -> tuple[RunState | None, RunState]:
+    """Return the state before an event, where one was, and the state after it; raise ``RunNotFound``.
+
+    With a ``known`` state of before that, only what came since is read.
+    """
+    before = store.load(run_id, seq, known=known) if seq else None
     return before, store.load(run_id, seq + 1, known=before)
 
 

@@ -81,7 +81,7 @@
   setInterval(() => {
     for (const time of document.querySelectorAll("time.age")) {
       const passed = (Date.now() - Date.parse(time.dateTime)) / 1000;
-      const said = `${age(Math.abs(passed))} ${passed >= 0 ? "ago" : "from now"}`;
+      const said = age(Math.abs(passed)) + (time.matches(".for") ? "" : passed >= 0 ? " ago" : " from now");
       if (time.textContent !== said) time.textContent = said;
     }
   }, 1000);
