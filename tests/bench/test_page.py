@@ -206,6 +206,7 @@ def draw_all(found: Mapping[str, Any], folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in (folder / "performance").iterdir()}
 
 
+@pytest.mark.crash
 def test_the_same_results_give_the_same_bytes_and_a_picture_names_its_systems_and_units(
     found: dict[str, Any], tmp_path: Path
 ) -> None:

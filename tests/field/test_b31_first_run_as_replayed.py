@@ -178,6 +178,7 @@ def test_keys_that_are_no_text_are_one_recorded_failure_that_names_the_tool_and_
     assert world.bodies.count("int-keyed dict") == 1
 
 
+@pytest.mark.crash
 def test_every_request_is_byte_equal_with_a_crash_at_any_point_and_with_none(
     new_world: Callable[[str], World],
 ) -> None:

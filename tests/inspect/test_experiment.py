@@ -342,6 +342,7 @@ def test_every_effect_beside_a_person_who_settles_doubts_happens_once() -> None:
         assert durable(lab.moment).verdict.word is Word.ONCE
 
 
+@pytest.mark.crash
 def test_what_a_world_does_not_list_is_not_counted(shop: Path) -> None:
     with Experiment("shop:long") as lab:
         lab.crash(len(lab.places()) - 1)
@@ -372,6 +373,7 @@ def test_what_is_no_scenario_for_it_is_said_and_leaves_nothing(shop: Path, name:
     assert folders(shop) == []
 
 
+@pytest.mark.crash
 def test_a_reset_imports_the_scenario_as_it_is_then(shop: Path) -> None:
     with Experiment("shop:mails") as lab:
         assert lab.moment.about.agent == "Clerk"
@@ -385,6 +387,7 @@ def test_a_reset_imports_the_scenario_as_it_is_then(shop: Path) -> None:
 # Nothing is left.
 
 
+@pytest.mark.crash
 def test_a_worker_that_is_not_done_in_its_time_is_killed_and_said_to_be(shop: Path) -> None:
     with Experiment("shop:rests", within=2.0) as lab:
         lab.crash(lab.moment.hard_spot.n)

@@ -159,6 +159,7 @@ def test_no_act_is_done_by_a_get(client: httpx.Client) -> None:
         assert client.get(f"/lab/{name}").status_code == 404
 
 
+@pytest.mark.crash
 def test_a_scenario_that_cannot_be_imported_is_said_and_may_be_tried_again(
     browser: Callable[..., httpx.Client], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -193,6 +193,7 @@ def test_five_megabytes_are_cut_and_it_says_so(journal_of: JournalOf) -> None:
     assert "5,100,000 characters in all" in html
 
 
+@pytest.mark.crash
 def test_a_run_of_thousands_of_events_is_bounded_and_counts_what_it_leaves_out(journal_of: JournalOf) -> None:
     steps = [("look", {"at": n}, '<&"' * 400) for n in range(1_100)]
 

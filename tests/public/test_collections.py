@@ -269,9 +269,10 @@ class Forgetful(CollectRun):
     ("agent", "says"),
     [
         (Nagger, "'Reminder 1: please pay 480.00 for INV-1042.' went out 2 times"),
-        pytest.param(Forgetful, "double: book evt-77-1", marks=pytest.mark.crash),
+        (Forgetful, "double: book evt-77-1"),
     ],
 )
+@pytest.mark.crash
 def test_an_agent_that_mails_or_books_twice_is_found_out(agent: type[CollectRun], says: str) -> None:
     with pytest.raises(DidNotSurvive, match=re.escape(says)):
         survives_every_crash(replace(collected(0), agent=agent))
