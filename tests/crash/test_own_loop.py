@@ -96,6 +96,7 @@ def test_at_every_place_the_order_is_refunded_once_and_the_function_is_called_ag
     assert 0 < lost_answers < len(places)
 
 
+@pytest.mark.crash
 def test_a_loop_that_goes_by_a_variable_instead_of_the_state_does_not_survive(crash_kit: Any) -> None:
     def forgetful(run: OpenRun) -> None:
         lines = iter(SCRIPT.script)

@@ -137,6 +137,7 @@ def wait_for(happened: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.crash
 @pytest.mark.parametrize(
     ("who", "tool_name"),
     [

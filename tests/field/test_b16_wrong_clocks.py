@@ -171,6 +171,7 @@ def wait_for(happened: Callable[[], bool], seconds: float = 30.0) -> None:
 # A lease.
 
 
+@pytest.mark.crash
 def test_a_worker_whose_clock_is_ahead_takes_no_run_from_one_that_holds_it(
     spawn: Spawn, store: RunStore, world: World
 ) -> None:
@@ -271,6 +272,7 @@ def test_a_run_that_waits_for_the_clock_is_woken_at_its_time_whatever_time_its_w
     assert 0 <= called_at - state.wake_at.timestamp() < POLL + SLACK
 
 
+@pytest.mark.crash
 @pytest.mark.parametrize(
     "clock",
     [

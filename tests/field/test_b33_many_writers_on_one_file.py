@@ -146,6 +146,7 @@ def test_a_process_that_starts_runs_and_four_workers_share_a_file_that_somebody_
     check(store, world, runs)
 
 
+@pytest.mark.crash
 def test_who_finds_the_file_locked_for_long_waits_and_no_body_runs_again(
     start: Callable[[int], None], store: RunStore, world: World
 ) -> None:

@@ -254,6 +254,7 @@ def test_a_recovery_that_dies_too_is_survived(anew: Experiment) -> None:
     assert [act.name for act in anew.moment.durable.acts] == ["crash", "crash", "resume"]
 
 
+@pytest.mark.crash
 def test_a_worker_that_dies_before_the_store_is_there_leaves_nothing_and_is_survived(anew: Experiment) -> None:
     anew.crash(1)
     assert (durable(anew.moment).journal, durable(anew.moment).status) == ([], "not started")
@@ -286,6 +287,7 @@ def test_acts_out_of_order_are_refused_and_change_nothing(anew: Experiment) -> N
     assert anew.moment is over
 
 
+@pytest.mark.crash
 def test_of_two_resumes_at_once_one_comes_too_late(anew: Experiment) -> None:
     anew.crash(31)
     came_to: list[object] = []
@@ -323,6 +325,7 @@ def test_a_world_that_only_lists_its_effects_is_counted_by_them(shop: Path) -> N
     assert once.totals == []
 
 
+@pytest.mark.crash
 def test_an_agent_with_a_bug_is_shown_to_pay_twice_by_its_own_resume() -> None:
     with Experiment("examples.broken_agents:no_key") as lab:
         lab.crash(lab.moment.hard_spot.n)
@@ -332,6 +335,7 @@ def test_an_agent_with_a_bug_is_shown_to_pay_twice_by_its_own_resume() -> None:
         assert durable(lab.moment).verdict.figure == "360.00"
 
 
+@pytest.mark.crash
 def test_every_effect_beside_a_person_who_settles_doubts_happens_once() -> None:
     with Experiment("examples.every_effect:errands") as lab:
         lab.crash(lab.moment.hard_spot.n)
@@ -356,6 +360,7 @@ def test_what_a_world_does_not_list_is_not_counted(shop: Path) -> None:
         assert durable(lab.moment).verdict.word is Word.NOT_COUNTED
 
 
+@pytest.mark.crash
 @pytest.mark.parametrize(
     ("name", "why"),
     [
@@ -404,6 +409,7 @@ def test_a_worker_that_is_not_done_in_its_time_is_killed_and_said_to_be(shop: Pa
         assert lab.resume().killed_by is None
 
 
+@pytest.mark.crash
 def test_what_a_worker_started_ends_with_it(shop: Path) -> None:
     with Experiment("shop:leaves") as lab:
         lab.crash(len(lab.places()))
@@ -411,6 +417,7 @@ def test_what_a_worker_started_ends_with_it(shop: Path) -> None:
         assert not is_alive(int((shop / "left").read_text()))
 
 
+@pytest.mark.crash
 def test_closing_it_ends_an_act_that_is_under_way_and_removes_the_folder(shop: Path) -> None:
     lab = Experiment("shop:rests")
     lab.crash(lab.moment.hard_spot.n)

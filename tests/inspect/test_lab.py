@@ -108,6 +108,7 @@ def test_the_story_is_driven_to_360_and_to_180_without_javascript(client: httpx.
     assert verdicts(act(client, "reset")) == []
 
 
+@pytest.mark.crash
 def test_the_recovery_is_crashed_too_and_its_places_are_offered(client: httpx.Client) -> None:
     first = act(client, "crash", place="31")
     assert chosen(first) != "31"
@@ -139,6 +140,7 @@ def test_what_is_out_of_order_is_said_and_changes_nothing(client: httpx.Client) 
     assert verdicts(client.get("/lab")) == []
 
 
+@pytest.mark.crash
 def test_the_lab_has_a_page_for_each_scenario_and_for_no_other(client: httpx.Client) -> None:
     page = client.get("/lab/examples.broken_agents%3Ano_key")
     assert page.status_code == 200

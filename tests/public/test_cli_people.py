@@ -520,6 +520,7 @@ def test_a_worker_tells_a_function_of_each_thing_that_waits_once(started: Starte
     assert shell("worker", "shop", "--until-idle", "--notify", "shop:nothing")[0] == 1
 
 
+@pytest.mark.crash
 def test_a_watch_in_a_pipe_tells_each_thing_once_as_it_comes_until_it_is_interrupted(
     gated: Shell, started: Started, tmp_path: Path
 ) -> None:

@@ -38,6 +38,7 @@ def test_an_example_fits_on_a_screen_and_says_how_to_run_it(program: Path) -> No
     assert f"Run it: python examples/{program.name} [FOLDER]" in text
 
 
+@pytest.mark.crash
 @pytest.mark.parametrize("program", RUN)
 def test_an_example_comes_to_the_same_when_it_runs_again_on_its_files(program: Path) -> None:
     first, again = said_twice(program.name)

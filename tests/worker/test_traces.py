@@ -379,6 +379,7 @@ def test_a_run_is_sent_after_the_fact_as_often_as_one_likes(store: RunStore, url
     assert received(came[:1]) == received(came[1:]) == expected(spans(store.journal(RUN_ID)))
 
 
+@pytest.mark.crash
 def test_where_nobody_listens_a_worker_says_at_its_end_that_spans_were_not_sent(store: RunStore, url: str) -> None:
     store.start(Shop, run_id=RUN_ID, goal="sell")
 
