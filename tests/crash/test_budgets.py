@@ -285,6 +285,7 @@ GREEDY = Scenario(
 )
 
 
+@pytest.mark.crash
 def test_an_envelope_holds_wherever_a_worker_dies(crash_kit: Any) -> None:
     report = crash_kit.survives(GREEDY)
 

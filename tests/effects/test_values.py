@@ -130,6 +130,7 @@ def test_an_annotated_value_comes_back_as_it_was_or_is_one_failure(
     assert told(back) == told(without_halves(value)) or isinstance(value, set | dict | Parcel)
 
 
+@pytest.mark.crash
 @given(value=plain)
 @example(value={"_type_": "decimal_str", "_data_": "1.5"})
 @example(value="ok \ud83d")

@@ -332,6 +332,7 @@ def test_a_runner_that_waits_for_as_long_as_it_takes_sleeps_for_four_hundred_yea
         assert woken_at(store) == MIDNIGHT + how_long
 
 
+@pytest.mark.crash
 def test_two_hundred_runs_that_are_due_at_one_second_wake_once_each(url: str, diary: Diary, sql: Sql) -> None:
     runs = 200
     with RunStore(url) as store:

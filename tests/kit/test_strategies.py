@@ -184,6 +184,7 @@ def test_odd_values_shrink_to_plain_ones() -> None:
     assert smallest(odd_values(), lambda value: isinstance(value, list) and len(value) == 1) == [None]
 
 
+@pytest.mark.crash
 @pytest.mark.parametrize("agent", [Clerk, Librarian])
 @given(st.data())
 def test_a_call_is_one_that_its_tool_takes_in_the_form_that_a_decider_gives(

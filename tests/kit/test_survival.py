@@ -215,6 +215,7 @@ def test_a_run_waits_for_ever_for_what_nobody_sends() -> None:
     assert fuzz(replace(waiting, signals=[("read", "by ann", "evt-1")])).calm == "done"
 
 
+@pytest.mark.crash
 def test_what_is_sent_comes_before_time_goes_by_and_counts_once_however_many_lives_send_it() -> None:
     def came_once(ending: Ending) -> bool:
         came = [entry.data["delivery_id"] for entry in ending.journal if entry.type == "signal_received"]

@@ -229,6 +229,7 @@ def test_a_delivery_is_recorded_once_and_must_bring_the_same(waiting: Shell, dum
     assert dump() == before
 
 
+@pytest.mark.crash
 def test_a_run_that_is_resumed_moves_those_that_it_started(shell: Shell, tmp_path: Path) -> None:
     def typed(*words: str) -> tuple[int, str]:
         command = [sys.executable, "-m", "agent_es", *words]  # in this process the folder's module was there before

@@ -44,6 +44,7 @@ def test_the_page_shows_what_the_play_prints(tmp_path: Path) -> None:
     assert play(tmp_path) == shown.splitlines()
 
 
+@pytest.mark.crash
 def test_where_nobody_pays_a_person_is_told_after_the_last_reminder(tmp_path: Path) -> None:
     said = play(tmp_path, "--never-paid")
 
@@ -54,6 +55,7 @@ def test_where_nobody_pays_a_person_is_told_after_the_last_reminder(tmp_path: Pa
     assert [line[:10] for line in said if line.endswith("woken clock")] == ["Sun 12 Jul", "Sun 19 Jul", "Sun 26 Jul"]
 
 
+@pytest.mark.crash
 def test_where_workers_are_killed_each_mail_is_sent_once_and_the_payment_booked_once(tmp_path: Path) -> None:
     said = play(tmp_path, "--killed")
 
@@ -65,6 +67,7 @@ def test_where_workers_are_killed_each_mail_is_sent_once_and_the_payment_booked_
     assert said[-2:] == ["2 mails, booked: evt-77", "done: INV-1042 is paid, after 2 reminders."]
 
 
+@pytest.mark.crash
 def test_a_play_on_the_files_of_another_comes_to_the_same_end_and_does_nothing(tmp_path: Path) -> None:
     first = play(tmp_path)
 

@@ -51,6 +51,7 @@ def test_the_journal_ends_at_seq_6_with_step_1_decided_twice(told: dict[str, Any
     assert journal[:4] == told["crashed"]["journal"]
 
 
+@pytest.mark.crash
 def test_the_journals_of_two_demos_are_byte_identical(told: dict[str, Any], tmp_path: Path) -> None:
     kept = demo("--dir", str(tmp_path / "kept"))
     assert kept.returncode == 0, kept.stderr

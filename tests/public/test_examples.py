@@ -63,6 +63,7 @@ def test_the_research_starts_all_three_and_tells_them_in_the_order_of_the_questi
     assert said[-1].startswith("done, 3 steps: The light was lit in 1871. The keeper")
 
 
+@pytest.mark.crash
 def test_the_loop_takes_a_run_up_where_an_earlier_shift_left_it() -> None:
     said, _ = said_twice("own_loop.py")
 
@@ -74,6 +75,7 @@ def test_the_loop_takes_a_run_up_where_an_earlier_shift_left_it() -> None:
     assert said[-1] == "done: printer on fire, please reset my password, thank you"
 
 
+@pytest.mark.crash
 def test_the_read_model_adds_each_refund_once() -> None:
     first, again = said_twice("refund_totals.py")
 

@@ -152,6 +152,7 @@ def test_a_schedule_of_two_kills_the_recovery_too(fuzz: Fuzz) -> None:
     assert (report["runs"], report["crashes"], report["broken"]) == (2, 2, 0)
 
 
+@pytest.mark.crash
 def test_kills_come_to_what_crashes_come_to(fuzz: Fuzz) -> None:
     smallest = fuzz("shop:broken", "--json").report["smallest"]
     (place,) = smallest["schedule"]
@@ -165,6 +166,7 @@ def test_kills_come_to_what_crashes_come_to(fuzz: Fuzz) -> None:
     assert report["smallest"]["journal"] == smallest["journal"]
 
 
+@pytest.mark.crash
 def test_what_stops_a_process_that_was_to_be_killed_is_reported(fuzz: Fuzz) -> None:
     done = fuzz("shop:alone", "--kill", "--sample", "1", "--json")
 

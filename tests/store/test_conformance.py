@@ -391,6 +391,7 @@ def checked(fault: type, folder: Path, *, rebuild: bool) -> NotAStore:
     return caught.value
 
 
+@pytest.mark.crash
 @pytest.mark.parametrize(
     ("fault", "promise"),
     [

@@ -432,6 +432,7 @@ sys.exit(sum(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0 for child i
 """
 
 
+@pytest.mark.crash
 @pytest.mark.parametrize("_", range(3))
 def test_eight_processes_may_open_a_new_database_at_once(
     url: str, open_store: Callable[..., RunStore], _: int

@@ -632,9 +632,8 @@ def test_one_that_is_killed_around_a_commit_has_started_an_instant_and_moved_on_
     assert len(started(store)) == 3
 
 
-@pytest.mark.parametrize(
-    "catch_up", ["all", *(pytest.param(how, marks=pytest.mark.crash) for how in ("latest", "none"))]
-)
+@pytest.mark.crash
+@pytest.mark.parametrize("catch_up", ["all", "latest", "none"])
 def test_four_processes_that_look_at_once_start_each_instant_once(store: RunStore, url: str, catch_up: str) -> None:
     for n in range(8):
         add(store, "*/30 * * * *", name=f"s{n}", catch_up=catch_up)

@@ -507,6 +507,7 @@ def test_each_line_for_programs_has_its_time_and_is_short(work: Callable[..., Wo
     assert max(len(json.dumps(line)) for line in lines) < 1_500
 
 
+@pytest.mark.crash
 def test_each_line_for_people_is_one_line_whatever_was_said(store: RunStore, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(AGENTS)
     store.start(Shop, run_id="run-1", goal="shop")

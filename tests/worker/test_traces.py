@@ -348,6 +348,7 @@ def cli(*words: str | Path, **environment: str) -> subprocess.CompletedProcess[s
     return subprocess.run(command, check=False, capture_output=True, text=True, env=environ, timeout=60)
 
 
+@pytest.mark.crash
 def test_a_worker_of_the_command_line_sends_otlp_over_http(store: RunStore, url: str) -> None:
     store.start(Shop, run_id=RUN_ID, goal="sell")
 
@@ -410,6 +411,7 @@ def test_a_person_sees_what_took_time(store: RunStore, url: str) -> None:
     assert all(line.rstrip().endswith("done") for line in seen[1:])
 
 
+@pytest.mark.crash
 def test_of_a_run_that_is_not_over_what_has_ended_is_told(store: RunStore, url: str) -> None:
     store.start(Shop, run_id=RUN_ID, goal="sell", envelope=Envelope(needs_approval=("pay",)))
     Runner(store, agents=[Shop]).resume(RUN_ID)
