@@ -1,6 +1,7 @@
 """The command ``inspect``: serve the pages of a store, and say first where they are."""
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -8,7 +9,6 @@ from agent_es.cli.commands import load_agent, open_store, person
 from agent_es.cli.exits import Exit
 from agent_es.cli.output import say, say_json, tell
 from agent_es.errors import AgentError
-from agent_es.testing.scenario import load_scenario
 
 
 def inspect(
@@ -22,19 +22,20 @@ def inspect(
     as_json: bool,
 ) -> int:
     """Serve until interrupted."""
+    gc.disable()  # as for every command: what is imported stays
     try:
-        from agent_es.inspector import lab  # noqa: PLC0415  # an optional extra
-        from agent_es.inspector.app import inspector  # noqa: PLC0415
-        from agent_es.inspector.experiment import STORY, Experiment  # noqa: PLC0415
+        from agent_es.inspector.app import inspector, later  # noqa: PLC0415  # an optional extra
         from agent_es.inspector.serving import Served, serve  # noqa: PLC0415
     except ImportError as error:
         raise AgentError(
             f"the inspector needs a library that is not here ({error}): pip install 'agent-es[inspect]'"
         ) from None
+    finally:
+        gc.freeze()
+        gc.enable()
     opened = open_store(store)
     known = {agent.agent_name: agent for agent in map(load_agent, agents)}
-    for name in scenarios:
-        load_scenario(name)  # what is wrong with it is better said now than in a page
+    check(scenarios)
 
     def told(served: Served) -> None:
         if as_json:
@@ -51,11 +52,27 @@ def inspect(
             by=person(by),
             is_read_only=read_only,
             agents=known,
-            more=lab.routes(*experiments),
+            more=later("/lab", lambda: lab_of(scenarios, left)),
             closing=served.closing,
         )
 
     with ExitStack() as left:
-        experiments = [left.enter_context(Experiment(name)) for name in dict.fromkeys((STORY, *scenarios))]
         serve(make, port=port, told=told)
     return Exit.DONE
+
+
+def check(scenarios: Sequence[str]) -> None:
+    """Raise ``BadScenario`` where a name is no scenario's: that is better said now than in a page."""
+    if scenarios:
+        from agent_es.testing.scenario import load_scenario  # noqa: PLC0415  # the kit is slow to come
+
+        for name in scenarios:
+            load_scenario(name)
+
+
+def lab_of(scenarios: Sequence[str], left: ExitStack) -> Iterable[Any]:
+    """Return where the pages of the crash lab are; its experiments end with what is left."""
+    from agent_es.inspector import lab  # noqa: PLC0415  # the kit is slow to come, and few open the lab
+    from agent_es.inspector.experiment import STORY, Experiment  # noqa: PLC0415
+
+    return lab.routes(*[left.enter_context(Experiment(name)) for name in dict.fromkeys((STORY, *scenarios))])

@@ -3,7 +3,7 @@
 Rule: pages are read by GET, commands are POSTs; with ``is_read_only`` there are no commands.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -13,8 +13,9 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Mount
+from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette.staticfiles import StaticFiles
+from starlette.types import Receive, Scope, Send
 
 from agent_es.errors import AgentError
 from agent_es.inspector import acting, inbox, run, runs
@@ -56,6 +57,26 @@ def inspector(
     )
     application.state.desk = Desk(store, by, is_read_only, agents or {}, closing or Event())
     return application
+
+
+def later(path: str, make: Callable[[], Iterable[BaseRoute]]) -> list[BaseRoute]:
+    """Return pages at a path and below it, which are made when somebody opens the first of them."""
+    pages = _Later(make)
+    return [Route(path, pages), Route(f"{path}/{{rest:path}}", pages)]
+
+
+class _Later:
+    """An application that is made when it is first asked."""
+
+    def __init__(self, make: Callable[[], Iterable[BaseRoute]]) -> None:
+        self._make = make
+        self._made: Router | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if self._made is None:  # no other request comes between: nothing is awaited
+            self._made = Router([*self._make()])
+        await self._made(scope, receive, send)
 
 
 async def _not_there(request: Request, error: Exception) -> Response:

@@ -43,6 +43,8 @@ def serve(make: Callable[[Served], ASGIApp], *, port: int, told: Callable[[Serve
         server_header=False,
         lifespan="off",
         ws="none",
+        http="h11",
+        loop="asyncio",
         timeout_graceful_shutdown=3,
     )
     _Server(config, served, told).run(sockets=[listening])
