@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 from urllib.parse import parse_qs, quote, urlsplit
 
 from agent_es import RunStore
-from agent_es.bench.measure import Bar, Measured, Report, Samples, Show, Side, alternate
+from agent_es.bench.measure import Bar, Figure, Report, Show, Side, alternate
+from agent_es.bench.startup import python
 from benchmarks.databases import Databases, every_kind
 from benchmarks.many_runs import fill
 
@@ -26,6 +28,12 @@ PAGE_AT_MOST = 200.0
 """Milliseconds."""
 START_AT_MOST = 1.5
 """Seconds."""
+
+GROUND = (
+    "import typer, rich.table, pydantic, sqlalchemy.orm, eventsourcing.application, eventsourcing_sqlalchemy.recorders, "
+    "starlette.applications, jinja2, uvicorn"
+)
+"""The libraries that a start cannot do without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +51,14 @@ FULL, QUICK = Scale(), Scale(500, 3, 2)
 def measure(folder: Path, show: Show, *, quick: bool) -> Report:
     """Return how long pages take, and how long a start."""
     scale = QUICK if quick else FULL
+    libraries = python("-c", GROUND, folder=folder)
+    ground = [libraries() for _ in show(range(scale.starts), "libraries")]
     with every_kind(folder) as kinds:
-        found = [one for kind in kinds for one in compare(kind, scale, show)]
-    bars, measured = zip(*found, strict=True)
-    return Report((), bars[0], bars[1:], measured)
+        first, *more = [bar for kind in kinds for bar in compare(kind, scale, show)]
+    return Report((Figure("what it stands on, imported alone", median(ground), "s"),), first, tuple(more))
 
 
-def compare(kind: Databases, scale: Scale, show: Show) -> Iterator[tuple[Bar, Measured]]:
+def compare(kind: Databases, scale: Scale, show: Show) -> Iterator[Bar]:
     """Yield what was found on one kind of database: starts first, then each page."""
     url = kind.new("full")
     with RunStore(url) as store:
@@ -59,10 +68,7 @@ def compare(kind: Databases, scale: Scale, show: Show) -> Iterator[tuple[Bar, Me
     for _ in show(range(scale.starts), f"starts, {kind.name}"):
         with inspected(url) as (_, seconds):
             started.append(seconds)
-    start = Samples(["start"])
-    for seconds in started:
-        start.add("start", seconds)
-    yield told(kind.name, "a start", start.micros("start") / 1e6, "s", started, START_AT_MOST)
+    yield Bar(f"{kind.name}, a start, s", median(started), "at most", START_AT_MOST)
     with inspected(url) as (where, _):
         parts = urlsplit(where)
         token = parse_qs(parts.query)["token"][0]
@@ -72,8 +78,7 @@ def compare(kind: Databases, scale: Scale, show: Show) -> Iterator[tuple[Bar, Me
             }
             samples = alternate(sides, show(range(scale.rounds), f"pages, {kind.name}"))
     for name in samples.sides:
-        milliseconds = [seconds * 1e3 for seconds in samples.of(name)]
-        yield told(kind.name, name, samples.micros(name) / 1e3, "ms", milliseconds, PAGE_AT_MOST)
+        yield Bar(f"{kind.name}, {name}, ms", samples.micros(name) / 1e3, "at most", PAGE_AT_MOST)
 
 
 def pages(scale: Scale, last: str) -> Mapping[str, str]:
@@ -119,13 +124,3 @@ def inspected(url: str) -> Iterator[tuple[str, float]]:
             yield json.loads(line)["url"], seconds
         finally:
             server.send_signal(signal.SIGINT)
-
-
-def told(
-    database: str, name: str, value: float, unit: str, values: list[float], limit: float
-) -> tuple[Bar, Measured]:
-    """Return a median against its bar, and what is drawn of it."""
-    return (
-        Bar(f"{database}, {name}, {unit}", value, "at most", limit),
-        Measured.of(name, database, 0, values, unit),
-    )
