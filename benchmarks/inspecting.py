@@ -30,8 +30,8 @@ START_AT_MOST = 1.5
 """Seconds."""
 
 GROUND = (
-    "import typer, rich.table, pydantic, sqlalchemy.orm, eventsourcing.application, eventsourcing_sqlalchemy.recorders, "
-    "starlette.applications, jinja2, uvicorn"
+    "import typer, rich.table, pydantic, sqlalchemy.orm, eventsourcing.application, "
+    "eventsourcing_sqlalchemy.recorders, starlette.applications, jinja2, uvicorn"
 )
 """The libraries that a start cannot do without."""
 
