@@ -80,7 +80,7 @@ def resume(desk: Desk, run_id: str, form: Form) -> None:  # noqa: ARG001  # ever
     desk.store.resume(run_id, by=desk.by)
 
 
-def requeue(desk: Desk, run_id: str, form: Form) -> None:  # noqa: ARG001
+def requeue(desk: Desk, run_id: str, form: Form) -> None:  # noqa: ARG001  # every command gets its form
     """Send a parked or failed run back to work."""
     desk.store.requeue(run_id, by=desk.by)
 
