@@ -5,6 +5,8 @@ import json
 import os
 import signal
 import sys
+import threading
+from collections import Counter
 from pathlib import Path
 from typing import Any, Never
 
@@ -19,6 +21,9 @@ from agent_es.integrations.pydantic_ai import DurableRun, effect, idempotency_ke
 from agent_es.testing import PaymentProvider
 
 RUN = "run-7f3a"
+
+Place = tuple[str, int]
+"""What a process does, and how often it did it before it dies there, this time included."""
 
 
 def store_of(folder: Path) -> RunStore:
@@ -79,16 +84,20 @@ def run(folder: Path) -> str:
     return asyncio.run(agent_of(folder).run("Refund ORD-3300", run_id=RUN)).output
 
 
-def live(folder: Path, at: int | None, tell: int) -> Never:
-    """Run the agent until the place of that number is reached; say what it came to."""
-    reached = 0
+def live(folder: Path, at: Place | None, tell: int) -> Never:
+    """Run the agent until it reaches that place; say what it came to.
+
+    Tools run beside each other, each in its thread: which of them reaches its places first is the machine's to say,
+    so a place is the name of it and how often it was reached.
+    """
+    reached, one_at_a_time = Counter[str](), threading.Lock()
 
     def reach(what: str, _: Any) -> None:
-        nonlocal reached
-        reached += 1
-        if reached == at:
-            os.write(tell, json.dumps({"died": what}).encode())
-            os.kill(os.getpid(), signal.SIGKILL)
+        with one_at_a_time:
+            reached[what] += 1
+            if (what, reached[what]) == at:
+                os.write(tell, json.dumps({"died": what}).encode())
+                os.kill(os.getpid(), signal.SIGKILL)
 
     try:
         with watching(reach):
@@ -107,7 +116,7 @@ def serve() -> None:
         folder, at = json.loads(line)
         read, write = os.pipe()
         if (child := os.fork()) == 0:
-            live(Path(folder), at, write)
+            live(Path(folder), at and (at[0], at[1]), write)
         os.close(write)
         with os.fdopen(read) as pipe:
             said = pipe.read()

@@ -4,13 +4,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.models.dying_agent import RUN, mails_of, provider_of, run, store_of
+from tests.models.dying_agent import RUN, Place, mails_of, provider_of, run, store_of
 
 TOLD = [
     "refund policy window: 30 days",
@@ -26,7 +27,7 @@ class Processes:
     def __init__(self, server: subprocess.Popen[str]) -> None:
         self._server = server
 
-    def live(self, folder: Path, at: int | None = None) -> tuple[bool, dict[str, Any]]:
+    def live(self, folder: Path, at: Place | None = None) -> tuple[bool, dict[str, Any]]:
         """Run the agent in a new process; return whether it was killed, and what it said."""
         assert self._server.stdin is not None
         assert self._server.stdout is not None
@@ -34,7 +35,7 @@ class Processes:
         is_killed, said = json.loads(self._server.stdout.readline())
         return is_killed, said
 
-    def survives(self, folder: Path, *places: int) -> list[str]:
+    def survives(self, folder: Path, *places: Place) -> list[str]:
         """Kill the process at those places, one life after the other, and let it end; return where it died.
 
         Whoever settles a doubt looks into the outbox, and says what happened.
@@ -87,17 +88,19 @@ def check(folder: Path) -> None:
     assert [step.tool for step in state.steps] == ["search", "refund", "search", "mail"]
 
 
-def places_of(processes: Processes, folder: Path) -> int:
+def places_of(processes: Processes, folder: Path) -> list[Place]:
     folder.mkdir()
     is_killed, said = processes.live(folder)
     assert (is_killed, json.loads(said["output"])) == (False, TOLD)
-    return int(said["places"])
+    return [(what, n) for what, often in said["places"].items() for n in range(1, often + 1)]
 
 
-def killed_at(processes: Processes, folder: Path, places: Callable[[int], Any]) -> set[str]:
+def killed_at(
+    processes: Processes, folder: Path, choose: Callable[[list[Place]], Iterable[tuple[Place, ...]]]
+) -> set[str]:
     """Kill the agent at each of those places, in a world of its own; return what it was doing."""
     died: set[str] = set()
-    for n, at in enumerate(places(places_of(processes, folder / "whole"))):
+    for n, at in enumerate(choose(places_of(processes, folder / "whole"))):
         world = folder / f"world-{n}"
         died |= {*processes.survives(world, *at)}
         check(world)
@@ -105,12 +108,13 @@ def killed_at(processes: Processes, folder: Path, places: Callable[[int], Any]) 
 
 
 HARD = {"the money has moved", "before the money moves", "before the mail is sent", "the mail is sent"}
+ALWAYS = ("before the commit", "after the commit")
 
 
 def test_an_agent_killed_at_some_places_goes_on_as_if_nothing_had_happened(
     processes: Processes, tmp_path: Path
 ) -> None:
-    died = killed_at(processes, tmp_path, lambda places: [(at,) for at in range(9, places + 1, 37)])
+    died = killed_at(processes, tmp_path, lambda places: [(at,) for at in places[8::37]])
 
     assert died
 
@@ -119,18 +123,17 @@ def test_an_agent_killed_at_some_places_goes_on_as_if_nothing_had_happened(
 def test_an_agent_killed_at_any_place_goes_on_as_if_nothing_had_happened(
     processes: Processes, tmp_path: Path
 ) -> None:
-    died = killed_at(processes, tmp_path, lambda places: [(at,) for at in range(1, places + 1)])
+    died = killed_at(processes, tmp_path, lambda places: [(at,) for at in places])
 
-    assert died >= HARD | {"before the commit", "after the commit", "the model is asked", "it is searched"}
+    assert died >= HARD | {*ALWAYS, "the model is asked", "it is searched"}
 
 
 @pytest.mark.exhaustive
 def test_an_agent_killed_twice_goes_on_as_if_nothing_had_happened(processes: Processes, tmp_path: Path) -> None:
-    died = killed_at(
-        processes, tmp_path, lambda places: [(at, again) for at in range(1, places + 1, 5) for again in (2, 5, 9)]
-    )
+    again = [(what, n) for what in ALWAYS for n in (1, 2, 4)]
+    died = killed_at(processes, tmp_path, lambda places: [*product(places[::5], again)])
 
-    assert {"before the commit", "after the commit"} <= died
+    assert died >= {*ALWAYS}
 
 
 def test_the_line_that_was_killed_is_a_line_that_runs(tmp_path: Path) -> None:
