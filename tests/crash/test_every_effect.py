@@ -35,7 +35,7 @@ def test_it_survives_a_crash(name: str, crash_kit: Any) -> None:
     ],
 )
 def test_it_survives_two_crashes_at_places_that_are_drawn(name: str, crash_kit: Any) -> None:
-    report = replace(crash_kit, points="sample", size=600).survives(SCENARIOS[name], crashes=2)
+    report = replace(crash_kit, points="sample", size=300).survives(SCENARIOS[name], crashes=2)
 
     assert (report.double, report.lost) == (0, 0)
 

@@ -79,7 +79,7 @@ def test_a_run_that_waits_survives_a_crash(name: str, moved: Move, crash_kit: An
     ],
 )
 def test_a_run_that_waits_survives_two_crashes_at_places_that_are_drawn(name: str, crash_kit: Any) -> None:
-    report = replace(crash_kit, points="sample", size=600).survives(SCENARIOS[name], crashes=2)
+    report = replace(crash_kit, points="sample", size=300).survives(SCENARIOS[name], crashes=2)
 
     assert (report.double, report.lost, report.in_doubt) == (0, 0, 0)
 
@@ -306,7 +306,7 @@ def test_a_wait_ends_by_its_signal_wherever_that_comes_and_whoever_dies_there(
 
 # Processes.
 
-ROUNDS = 20
+ROUNDS = 12
 MOMENT = 0.02
 
 Process = subprocess.Popen

@@ -50,6 +50,9 @@ from agent_es.tools import ToolSpec
 Question = tuple[int, int, int]
 """What names a question to a decider: the turn, its answers that could not be used, and the steps summarized."""
 
+_PROJECTED = {table.name: str(select(table)) for table in (runs, keys, tags, deliveries, inbox)}
+"""What reads each projection whole, in the SQL of every database: each store of a journey would compile it anew."""
+
 
 @dataclass
 class Audit:
@@ -328,8 +331,8 @@ def _by(received: int | None) -> str:
 def _projected(store: RunStore) -> dict[str, list[tuple[Any, ...]]]:
     with store.recorder.transaction(commit=False) as session:
         return {
-            table.name: sorted(map(tuple, session.execute(select(table))), key=repr)
-            for table in (runs, keys, tags, deliveries, inbox)
+            name: sorted(map(tuple, session.connection().exec_driver_sql(all_rows)), key=repr)
+            for name, all_rows in _PROJECTED.items()
         }
 
 
