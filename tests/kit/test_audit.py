@@ -1,14 +1,16 @@
-"""What must hold of every run's waits: who looks at a journal, and what it says."""
+"""What must hold of every run: who looks at a journal and at the tables beside it, and what is said of them."""
 
+from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from agent_es import AgentRun, CallTool, WaitFor
+from agent_es import AgentRun, CallTool, RunStore, WaitFor
 from agent_es.journal import JournalEntry
 from agent_es.run import Planned
 from agent_es.testing import MovableClock
-from agent_es.testing.audit import wrong_waits
+from agent_es.testing.audit import problems_of, wrong_waits
 
 A_WEEK = timedelta(days=7)
 
@@ -63,3 +65,29 @@ def test_a_delivery_is_there_once(run: AgentRun) -> None:
     run.record_signal("paid", "1", "evt-1")
 
     assert problems(run) == [f"seq {run.version - 1}: the delivery evt-1 of the signal 'paid' was recorded before"]
+
+
+# The tables, which say what the journals say.
+
+DAMAGES = {
+    "agent_es_runs": "UPDATE agent_es_runs SET goal = 'another'",
+    "agent_es_keys": "INSERT INTO agent_es_keys VALUES ('refund', 'ORD-3300', 'run-1', 0, 'abc')",
+    "agent_es_tags": "DELETE FROM agent_es_tags",
+    "agent_es_deliveries": "UPDATE agent_es_deliveries SET seq = 9",
+    "agent_es_inbox": "INSERT INTO agent_es_inbox (run_id, idx, kind, since) VALUES ('run-1', 0, 'doubt', 1)",
+}
+
+
+@pytest.mark.parametrize(("table", "damage"), DAMAGES.items(), ids=DAMAGES.keys())
+def test_a_table_that_says_something_else_than_the_journals_is_named(
+    table: str, damage: str, url: str, sql: Callable[..., list[tuple[Any, ...]]]
+) -> None:
+    with RunStore(url) as store:
+        store.start(AgentRun, run_id="run-1", goal="wait", tags={"customer": "ann"})
+        store.signal("run-1", "paid", delivery_id="evt-1")
+        assert [*problems_of(store, "run-1", None)] == []
+
+        sql(damage)
+
+        (problem,) = problems_of(store, "run-1", None)
+        assert problem.startswith(f"the table {table} was ")
