@@ -27,6 +27,9 @@ from agent_es.testing.scenario import MEMORY
 settings.register_profile("agent_es", deadline=None)  # a busy machine is no failure
 settings.load_profile("agent_es")
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell has it for what runs in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # or the processes of tests would ignore it, too
+
 
 class Server:
     """A PostgreSQL server of our own: it can be killed, and started again."""
