@@ -306,7 +306,7 @@ def test_a_wait_ends_by_its_signal_wherever_that_comes_and_whoever_dies_there(
 
 # Processes.
 
-ROUNDS = 12
+ROUNDS = 20
 MOMENT = 0.02
 
 Process = subprocess.Popen

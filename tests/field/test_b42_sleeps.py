@@ -220,13 +220,16 @@ def test_workers_that_are_killed_while_a_run_sleeps_leave_it_its_hour(url: str, 
         first.kill()
         spawn(url)
         time.sleep(max(0.0, began + (5 + 59 / 60) * SHORT_HOUR - time.monotonic()))
-        second.kill()  # a busy machine does it later, when the run is awake
+        second.kill()
+        second.wait()
+        asleep = store.record("run-1").status is Status.WAITING  # a busy machine kills later: it may be in the work
         wait_for(lambda: store.record("run-1").status is Status.DONE)
 
         late = woken_at(store) - began_at(store) - timedelta(seconds=6 * SHORT_HOUR)
         assert timedelta(0) <= late < timedelta(seconds=SLACK)
         (attempts,) = (step.attempt for step in store.load("run-1").steps if step.tool == "work")
-        assert (diary.lines(), attempts) in ((["run-1"], 1), (["run-1"], 2), (["run-1"] * 2, 2))
+        assert attempts <= (1 if asleep else 2)
+        assert diary.lines() in (["run-1"], ["run-1"] * attempts)
         assert (types(store, "run-1")["wait_ended"], types(store, "run-1")["tool_result"]) == (1, 1)
 
 

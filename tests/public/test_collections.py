@@ -230,7 +230,7 @@ def test_it_survives_a_crash_on_whatever_day_the_customer_pays(day: int | None, 
     "day", [pytest.param(3, marks=pytest.mark.crash), pytest.param(11, marks=pytest.mark.exhaustive)]
 )
 def test_it_survives_two_crashes(day: int, crash_kit: Any) -> None:
-    report = replace(crash_kit, points="sample", size=100).survives(collected(day), crashes=2)
+    report = replace(crash_kit, points="sample", size=200).survives(collected(day), crashes=2)
 
     assert (report.double, report.lost, report.in_doubt) == (0, 0, 0)
 

@@ -75,12 +75,12 @@ def pause(desk: Desk, run_id: str, form: Form) -> None:
     desk.store.pause(run_id, by=desk.by, reason=form.get("reason", ""))
 
 
-def resume(desk: Desk, run_id: str, form: Form) -> None:  # noqa: ARG001  # every command gets its form
+def resume(desk: Desk, run_id: str, _: Form) -> None:
     """Let a paused run go on."""
     desk.store.resume(run_id, by=desk.by)
 
 
-def requeue(desk: Desk, run_id: str, form: Form) -> None:  # noqa: ARG001  # every command gets its form
+def requeue(desk: Desk, run_id: str, _: Form) -> None:
     """Send a parked or failed run back to work."""
     desk.store.requeue(run_id, by=desk.by)
 

@@ -29,17 +29,17 @@ def crash(experiment: Experiment, form: Form) -> None:
     experiment.crash(place)
 
 
-def naive(experiment: Experiment, form: Form) -> None:  # noqa: ARG001  # every act gets its form
+def naive(experiment: Experiment, _: Form) -> None:
     """Restart as a program without a journal does."""
     experiment.restart_naively()
 
 
-def resume(experiment: Experiment, form: Form) -> None:  # noqa: ARG001
+def resume(experiment: Experiment, _: Form) -> None:
     """Go on as the journal has it."""
     experiment.resume()
 
 
-def reset(experiment: Experiment, form: Form) -> None:  # noqa: ARG001
+def reset(experiment: Experiment, _: Form) -> None:
     """Begin anew."""
     experiment.reset()
 
